@@ -1,4 +1,4 @@
-"""What a bundle says about a spec's embedded sources, read from their syntax trees; nothing is executed."""
+"""What a bundle says about a spec, read from its fields and the syntax trees of its sources; nothing is executed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from taskfactory.prose import scientific
+from taskfactory.spec import TaskSpec
 
 _BUILTINS = frozenset(dir(builtins))
 
@@ -105,6 +106,39 @@ def used_names(sources: Sequence[str]) -> set[str]:
     """The names that the sources read anywhere, less the builtins."""
     nodes = (node for source in sources for node in ast.walk(ast.parse(source)))
     return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - _BUILTINS
+
+
+def parameters(spec: TaskSpec) -> list[str]:
+    """The names of the function's parameters, in order."""
+    function = ast.parse(f"def {spec.signature}: pass").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    return [argument.arg for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+
+
+def form_text(spec: TaskSpec) -> str:
+    """What is returned, as the beginning of a sentence."""
+    if spec.compare == "tensor":
+        return "One tensor"
+    assert spec.tuple_names is not None
+    names = ", ".join(spec.tuple_names)
+    return f"A tuple of {len(spec.tuple_names)} tensors, `({names})` in this order, each"
+
+
+def dtype_text(spec: TaskSpec) -> str:
+    """The dtypes that are accepted, as the end of the sentence that `form_text` begins."""
+    if spec.output_dtypes is None:
+        return " and its dtype, where bfloat16 and float32 may stand for each other"
+    allowed = [" or ".join(dtypes) for dtypes in spec.output_dtypes]
+    if len(set(allowed)) == 1:
+        return f", in {allowed[0]}"
+    names = spec.tuple_names or ("out",)
+    return " and dtype: " + ", ".join(f"`{name}` in {dtypes}" for name, dtypes in zip(names, allowed, strict=True))
+
+
+def outputs_of_kind(spec: TaskSpec, *, floats: bool) -> str:
+    """The outputs that are compared by error (`floats`) or exactly, where the spec declares dtypes; else empty."""
+    pairs = zip(spec.tuple_names or ("out",), spec.output_dtypes or (), strict=False)
+    return ", ".join(f"`{name}`" for name, dtypes in pairs if any("float" in d for d in dtypes) == floats)
 
 
 def _functions(source: str | None) -> list[ast.FunctionDef]:

@@ -6,6 +6,7 @@ file and line, never an empty string. A graded shape cannot be named: only the r
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -144,6 +145,11 @@ def _thousands(value: Span | Number) -> str:
     return value.format(grouped) if isinstance(value, Span) else grouped(value)
 
 
+def _toml(value: str | tuple[str, ...]) -> str:
+    """Filter: a string or a tuple of strings as TOML, whose basic strings are JSON's apart from DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 @lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
     """The environment of every template: strict, no HTML escaping, templates compiled once a process."""
@@ -158,6 +164,7 @@ def environment() -> jinja2.Environment:
     )
     env.filters["digits"] = _digits
     env.filters["thousands"] = _thousands
+    env.filters["toml"] = _toml
     return env
 
 

@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from taskfactory import __version__
-from taskfactory.describe import case_list, defined_names, docstring, region_list, used_names, work_formula
+from taskfactory.describe import (
+    case_list,
+    defined_names,
+    docstring,
+    dtype_text,
+    form_text,
+    outputs_of_kind,
+    parameters,
+    region_list,
+    used_names,
+    work_formula,
+)
 from taskfactory.errors import SpecError
 from taskfactory.findings import Finding
 from taskfactory.load import SpecFile
@@ -37,14 +48,14 @@ _UNITS = {
     "GB/s": {
         "metric_definition": "1 GB is 10^9 bytes",
         "work_unit": "GB",
-        "work_noun": "bytes moved",
-        "work_promise": "traffic beyond it earns nothing, and traffic you avoid is not deducted.",
+        "work_noun": "bytes",
+        "work_promise": "traffic beyond it earns nothing, and traffic that you avoid is not deducted.",
     },
     "TFLOP/s": {
         "metric_definition": "1 TFLOP is 10^12 operations; a multiply-add is two",
         "work_unit": "GFLOP",
         "work_noun": "floating-point operations",
-        "work_promise": "operations beyond it earn nothing, and operations you save are not deducted.",
+        "work_promise": "operations beyond it earn nothing, and operations that you save are not deducted.",
     },
 }
 
@@ -61,7 +72,8 @@ def render(file: SpecFile, *, image: str, solution: str | None = None) -> dict[s
         SpecError: prose names something undefined or shows a graded shape, or a formula cannot be evaluated.
     """
     spec = file.spec
-    view = _view(file, image)
+    facts = task_facts(file)
+    view = _view(file, facts, image)
     shared = {
         "make_inputs.py": _template("app/make_inputs.py", view),
         "reference.py": _template("app/reference.py", view),
@@ -73,8 +85,8 @@ def render(file: SpecFile, *, image: str, solution: str | None = None) -> dict[s
     files[APP + "README.md"] = _tidy(_template("app/README.md", view))
     files[APP + spec.module] = _template("app/starter.py", view)
     files[APP + "measure.py"] = _template("app/measure.py", view)
-    files[APP + "task.json"] = task_json(file, graded=False)
-    files[TESTS + "task.json"] = task_json(file, graded=True)
+    files[APP + "task.json"] = task_json(facts, graded=False)
+    files[TESTS + "task.json"] = task_json(facts, graded=True)
     files[TESTS + "test.sh"] = _template("harbor/test.sh", view)
     files[TESTS + "Dockerfile"] = _template("harbor/tests.Dockerfile", view)
     files["environment/Dockerfile"] = _template("harbor/Dockerfile", view)
@@ -93,7 +105,7 @@ def readme(file: SpecFile) -> str:
     Raises:
         SpecError: as `render`.
     """
-    return _tidy(_template("app/README.md", _view(file, image="")))
+    return _tidy(_template("app/README.md", _view(file, task_facts(file), image="")))
 
 
 @lru_cache(maxsize=1)
@@ -106,52 +118,72 @@ def vendored_grader() -> Mapping[str, str]:
     }
 
 
-def task_json(file: SpecFile, *, graded: bool) -> str:
-    """`task.json`: what the grader needs to know of the task; with the graded shapes only if `graded`."""
+def task_facts(file: SpecFile) -> dict[str, Any]:
+    """What the grader needs to know of the task, graded shapes included: the content of the hidden `task.json`."""
     spec = file.spec
     formulas = file.formulas()
-    shapes = {"correct": spec.correct_shapes, "quick": spec.measure_quick_shapes, "measure": spec.measure_shapes}
-    if graded:
-        shapes["graded"] = spec.grader_shapes
+    shapes = {
+        "correct": spec.correct_shapes,
+        "quick": spec.measure_quick_shapes,
+        "measure": spec.measure_shapes,
+        "graded": spec.grader_shapes,
+    }
+
+    def evaluated(formula: str) -> dict[str, list[Any]]:
+        return {role: [formulas.call(formula, *shape) for shape in rows] for role, rows in shapes.items()}
+
     names = spec.tuple_names or ("out",)
     dtypes: Sequence[Sequence[str] | None] = spec.output_dtypes or [None] * len(names)
-    return _format_json(
-        {
-            "schema": TASK_SCHEMA,
-            "name": spec.name,
-            "title": spec.title,
-            "version": spec.version,
-            "spec_digest": file.digest,
-            "module": spec.module,
-            "func": spec.func,
-            "parameters": _parameters(spec),
-            "metric": spec.metric,
-            "compare": spec.compare,
-            "outputs": [{"name": n, "dtypes": list(d) if d else None} for n, d in zip(names, dtypes, strict=True)],
-            "tol": spec.tol,
-            "tile_kappa": spec.tile_kappa,
-            "tile_epsilon": spec.tile_epsilon,
-            "has_regions": bool(spec.regions_src),
-            "shape_names": list(spec.shape_names),
-            "cases": [case.name for case in case_list(spec.cases_src)],
-            "shapes": {role: [list(shape) for shape in rows] for role, rows in shapes.items()},
-            "work": {role: [formulas.call("canonical_work", *s) for s in rows] for role, rows in shapes.items()},
-            "floor": (
-                {role: [list(formulas.call("floor", *s)) for s in rows] for role, rows in shapes.items()}
-                if spec.floor_src
-                else None
-            ),
-        }
-    )
+    return {
+        "schema": TASK_SCHEMA,
+        "name": spec.name,
+        "title": spec.title,
+        "version": spec.version,
+        "spec_digest": file.digest,
+        "module": spec.module,
+        "func": spec.func,
+        "parameters": parameters(spec),
+        "metric": spec.metric,
+        "compare": spec.compare,
+        "outputs": [{"name": n, "dtypes": list(d) if d else None} for n, d in zip(names, dtypes, strict=True)],
+        "tol": spec.tol,
+        "tile_kappa": spec.tile_kappa,
+        "tile_epsilon": spec.tile_epsilon,
+        "has_regions": bool(spec.regions_src),
+        "shape_names": list(spec.shape_names),
+        "cases": [case.name for case in case_list(spec.cases_src)],
+        "shapes": shapes,
+        "work": evaluated("canonical_work"),
+        "floor": evaluated("floor") if spec.floor_src else None,
+    }
 
 
-def _view(file: SpecFile, image: str) -> dict[str, Any]:
+def task_json(facts: Mapping[str, Any], *, graded: bool) -> str:
+    """`task.json` as text: all of `task_facts`, or without the graded shapes and what was computed from them.
+
+    One key or one list of shapes a line, so that a person can read it.
+    """
+    rows = []
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            kept = {k: v for k, v in value.items() if graded or k != "graded"}
+            inner = ",\n".join(f"    {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in kept.items())
+            text = "{\n" + inner + "\n  }"
+        else:
+            text = json.dumps(value, ensure_ascii=False)
+        rows.append(f"  {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def _view(file: SpecFile, facts: Mapping[str, Any], image: str) -> dict[str, Any]:
     """Everything the templates print; they only loop over it and test whether it is there."""
     spec = file.spec
     formula, language = work_formula(spec.flops_src, spec.flops_formula)
     prose = render_prose(file)
-    work = file.formulas()
-    rows = [{"shape": s, "work": f"{work.call('canonical_work', *s) / 1e9:.4g}"} for s in spec.measure_shapes]
+    rows = [
+        {"shape": shape, "work": f"{work / 1e9:.4g}"}
+        for shape, work in zip(spec.measure_shapes, facts["work"]["measure"], strict=True)
+    ]
     correct, cases = len(spec.correct_shapes), case_list(spec.cases_src)
     return {
         **{name: getattr(spec, name) for name in _PLAIN_FIELDS},
@@ -169,8 +201,10 @@ def _view(file: SpecFile, image: str) -> dict[str, Any]:
             "graded": len(spec.grader_shapes),
         },
         "example_shape": ",".join(map(str, spec.measure_quick_shapes[0])),
-        "form_text": _form_text(spec),
-        "dtype_text": _dtype_text(spec),
+        "form_text": form_text(spec),
+        "dtype_text": dtype_text(spec),
+        "exact_outputs": outputs_of_kind(spec, floats=False),
+        "float_outputs": outputs_of_kind(spec, floats=True),
         "floor_declared": bool(spec.floor_src),
         "tol": Figure(spec.tol),
         "kappa": Figure(spec.tile_kappa),
@@ -220,30 +254,6 @@ def _pieces(*sources: str | None) -> list[str]:
     return [source.strip("\n").rstrip() for source in sources if source and source.strip()]
 
 
-def _parameters(spec: TaskSpec) -> list[str]:
-    import ast
-
-    function = ast.parse(f"def {spec.signature}: pass").body[0]
-    assert isinstance(function, ast.FunctionDef)
-    return [argument.arg for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
-
-
-def _form_text(spec: TaskSpec) -> str:
-    if spec.compare == "tensor":
-        return "One tensor"
-    assert spec.tuple_names is not None
-    names = ", ".join(spec.tuple_names)
-    return f"A tuple of {len(spec.tuple_names)} tensors, `({names})` in this order, each"
-
-
-def _dtype_text(spec: TaskSpec) -> str:
-    if spec.output_dtypes is None:
-        return "its dtype, where bfloat16 and float32 may stand for each other"
-    names = spec.tuple_names or ("out",)
-    listed = [f"{' or '.join(d)} for `{n}`" for n, d in zip(names, spec.output_dtypes, strict=True)]
-    return "a dtype of " + ", ".join(listed)
-
-
 def _docstring(text: str) -> str:
     """`text` as the inside of a docstring that is indented by four spaces."""
     escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
@@ -267,19 +277,6 @@ def _tidy(markdown: str) -> str:
         if fenced or line.strip() or (lines and lines[-1]):
             lines.append(line)
     return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _format_json(task: Mapping[str, Any]) -> str:
-    """JSON with one key a line, one shape list a line, and nothing longer exploded."""
-    rows = []
-    for key, value in task.items():
-        if isinstance(value, dict):
-            inner = ",\n".join(f"    {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in value.items())
-            text = "{\n" + inner + "\n  }"
-        else:
-            text = json.dumps(value, ensure_ascii=False)
-        rows.append(f"  {json.dumps(key)}: {text}")
-    return "{\n" + ",\n".join(rows) + "\n}\n"
 
 
 def _refuse_leaks(file: SpecFile, files: Mapping[str, str]) -> None:
