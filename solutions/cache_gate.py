@@ -13,7 +13,8 @@ Design.
 - One tile per program and no loop: every thread has all its 128-bit loads of `hidden` in flight while the flag is
   still on its way, and the resident programs hide the second, dependent stream.
 - `block` and D are compile-time constants: the tile index splits without a division, and the compiler can prove
-  alignment, which 128-bit accesses need; only a block's last tile is partly masked (short last block, or TILE not dividing block*D).
+  alignment, which 128-bit accesses need; only a block's last tile is partly masked (a short last block, or TILE not
+  dividing block*D).
 - Nothing is read twice, so loads and stores are marked evict-first and leave the L2 to DRAM write combining.
 
 Sums are formed in fp32 and rounded once, which is bit-exact: a single bf16 add has no order to get wrong.
