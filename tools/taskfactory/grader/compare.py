@@ -139,6 +139,9 @@ def _compare_exactly(r: torch.Tensor, o: torch.Tensor, report: OutputReport) -> 
 def _compare_floats(
     r: torch.Tensor, o: torch.Tensor, gates: Gates, regions: Sequence[Region], report: OutputReport
 ) -> None:
+    if r.dtype == o.dtype and torch.equal(r, o):  # the common case of bit-exact operators, one cheap pass
+        report.regions = {g.name: 0.0 for g in regions if bool(g.mask.any())}
+        return
     flat_r, flat_o = r.reshape(-1), o.reshape(-1)
     masks = [region.mask.to(r.device).expand(r.shape).reshape(-1) for region in regions]
     tile_d, tile_r = [], []

@@ -1,0 +1,96 @@
+"""From raw times to a score time that a worker cannot push below the truth by more than delta.
+
+    T      = wall - c - b        wall: t1 - t0 around reveal, GO, DONE and snapshot, in the broker
+    c      = the null worker's median wall at the same shape, the smaller of two launches (before and after)
+    b      = what a trusted copy of about the floor's duration reads on the wall beyond c and its own events,
+             never negative, the smaller of two launches
+    delta  = half-width of the 95 % interval of the median T + how much c and b differed between the launches
+    score  = max(median claim, median T - delta)
+
+Nothing in c or b comes from the submission's process. A claim that is too small is overruled by the wall; one that
+is too large only hurts.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+UNBOUNDED_BELOW = 4.0
+"""Where the floor is under this many deltas, the wall clock bounds too little to be scored."""
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """One trusted launch at one shape: walls of null calls, walls and event times of a probe of known duration."""
+
+    null_ms: tuple[float, ...]
+    probe_wall_ms: tuple[float, ...]
+    probe_claim_ms: tuple[float, ...]
+
+    @property
+    def c_ms(self) -> float:
+        """Median wall of the null calls."""
+        return statistics.median(self.null_ms)
+
+    @property
+    def bias_ms(self) -> float:
+        """How much longer the wall reads the probe than its own events do, beyond c; 0 without probes."""
+        if not self.probe_wall_ms:
+            return 0.0
+        return statistics.median(self.probe_wall_ms) - self.c_ms - statistics.median(self.probe_claim_ms)
+
+
+@dataclass(frozen=True)
+class ShapeTime:
+    """The outcome at one shape, in milliseconds."""
+
+    c_ms: float
+    c_after_ms: float
+    bias_ms: float
+    delta_ms: float
+    claim_ms: float
+    wall_bound_ms: float
+    """Median T - delta."""
+    score_ms: float
+    interval_ms: tuple[float, float]
+    disagree: bool
+    """The two launches' overheads differ by more than the noise explains: the grading should be repeated."""
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % confidence interval of the median from order statistics (normal approximation of the binomial).
+
+    Source: e.g. Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2.
+    """
+    ordered = sorted(values)
+    n = len(ordered)
+    reach = 1.96 * math.sqrt(n) / 2
+    low = max(0, math.floor(n / 2 - reach))
+    high = min(n - 1, math.ceil(n / 2 + reach))
+    return ordered[low], ordered[high]
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half the width of `median_interval`."""
+    low, high = median_interval(values)
+    return (high - low) / 2
+
+
+def shape_time(wall_ms: Sequence[float], claim_ms: Sequence[float], before: Overhead, after: Overhead) -> ShapeTime:
+    """Combine a shape's calls with the trusted launches around them. All times in milliseconds."""
+    c = min(before.c_ms, after.c_ms)
+    bias = max(0.0, min(before.bias_ms, after.bias_ms))
+    noise = math.hypot(half_width(wall_ms), max(half_width(before.null_ms), half_width(after.null_ms)))
+    drift = abs(before.c_ms - after.c_ms)
+    delta = noise + drift + abs(before.bias_ms - after.bias_ms)
+    claim = statistics.median(claim_ms)
+    bound = statistics.median(wall_ms) - c - bias - delta
+    score = max(claim, bound)
+    interval = median_interval(claim_ms) if claim >= bound else (bound, bound + 2 * delta)
+    return ShapeTime(
+        c, after.c_ms, bias, delta, claim, bound, score, interval,
+        disagree=drift > max(0.02, 3 * noise),
+    )  # fmt: skip

@@ -1,0 +1,240 @@
+"""One worker's life as the broker sees it: start, prepare, the timed exchange, the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from . import memory
+from .compare import dtype_name
+from .job import Job, Link
+from .protocol import BrokerEnd, Done, OutputDescriptor, ProtocolViolation, Reply, Request, WorkerDied, WorkerTimeout
+from .result import Status
+from .task import Task
+
+START_S = 180.0
+"""Time limit for a worker to import torch and start CUDA."""
+
+_STATUS = {
+    Reply.IMPORT_ERROR: Status.IMPORT_ERROR,
+    Reply.RUNTIME_ERROR: Status.RUNTIME_ERROR,
+    Reply.OUT_OF_MEMORY: Status.OUT_OF_MEMORY,
+    Reply.WRONG_TYPE: Status.WRONG_TYPE,
+    Reply.WRONG_COUNT: Status.WRONG_COUNT,
+    Reply.SETUP_ERROR: Status.INFRASTRUCTURE_ERROR,
+}
+
+
+class SessionFailed(Exception):
+    """The worker ended the grading; `status` says how."""
+
+    def __init__(self, status: Status, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.status, self.message, self.traceback = status, message, traceback
+
+
+@dataclass
+class Arenas:
+    """Memory shared with workers and its private counterparts, sized once for all calls of a grading."""
+
+    device: str
+    shared: memory.SharedArena
+    """Where workers read their arguments."""
+    private: torch.Tensor
+    """The same bytes before they are revealed; the reference reads these."""
+    outputs: memory.SharedArena | None
+    """CPU only: where workers put their outputs."""
+    snapshot: torch.Tensor
+    """Private copy of the returned outputs (uint8)."""
+    junk: torch.Tensor | None
+    """CUDA only: four times the L2, streamed through before each call."""
+
+    @classmethod
+    def allocate(cls, device: str, argument_bytes: int, output_bytes: int) -> Arenas:
+        """Allocate everything, the shared blocks first."""
+        shared = memory.SharedArena(argument_bytes, device)
+        outputs = None if device == "cuda" else memory.SharedArena(output_bytes, device)
+        junk = None
+        if device == "cuda":
+            l2 = torch.cuda.get_device_properties(0).L2_cache_size
+            junk = torch.zeros(4 * l2 // 8, dtype=torch.int64, device=device)
+        return cls(
+            device, shared, torch.zeros(shared.nbytes, dtype=torch.uint8, device=device), outputs,
+            torch.empty(max(output_bytes, 8), dtype=torch.uint8, device=device), junk,
+        )  # fmt: skip
+
+    def reveal(self, nbytes: int) -> None:
+        """Copy the next call's arguments into the shared block with one kernel, then push them out of the L2."""
+        words = -(-nbytes // 8)
+        memory.copy_bits(self.shared.tensor.view(torch.int64)[:words], self.private.view(torch.int64)[:words])
+        if self.junk is not None:
+            self.junk.add_(1)
+
+    def unchanged(self, nbytes: int) -> bool:
+        """Whether the shared arguments still are what was revealed."""
+        words = -(-nbytes // 8)
+        return torch.equal(self.shared.tensor.view(torch.int64)[:words], self.private.view(torch.int64)[:words])
+
+    def free(self) -> None:
+        """Give shared memory back; no worker may be alive."""
+        self.shared.free()
+        if self.outputs is not None:
+            self.outputs.free()
+
+
+@dataclass
+class Exchange:
+    """One finished call: raw times in ms, the private copies of the outputs, and whether they lay in known memory."""
+
+    wall_ms: float
+    claim_ms: float
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    mapped: bool = True
+
+
+class Session:
+    """A running worker."""
+
+    def __init__(self, link: Link, task: Task, job: Job, arenas: Arenas, trusted: bool) -> None:
+        self.task, self.job, self.arenas = task, job, arenas
+        self.link = link
+        self.trusted = trusted
+        self.end = BrokerEnd()
+        self._mapped: dict[bytes, torch.Tensor] = {}
+        self._last: list[torch.Tensor] = []
+        shared_fds = [arena.fd for arena in (arenas.shared, arenas.outputs) if arena is not None and arena.fd >= 0]
+        link.send({"op": "spawn", "trusted": trusted}, [*self.end.descriptors, *shared_fds])
+        reply, _ = link.receive()
+        if "error" in reply:
+            raise SessionFailed(Status.INFRASTRUCTURE_ERROR, reply["error"])
+        self.confinement: dict[str, Any] = reply["confinement"]
+        self.end.attach(reply["pid"])
+        self._ask(Request.INIT, START_S, self._setup())
+
+    def _setup(self) -> dict[str, Any]:
+        arenas = self.arenas
+        return {
+            "device": arenas.device,
+            "handle": arenas.shared.handle.hex(),
+            "arena_bytes": arenas.shared.nbytes,
+            "output_bytes": arenas.outputs.nbytes if arenas.outputs else 0,
+            "trusted": self.trusted,
+            "submission": "" if self.trusted else self.job.submission,
+            "func": self.task.func,
+            "compare": self.task.compare,
+            "count": len(self.task.outputs),
+        }
+
+    def load_submission(self) -> None:
+        """Let the worker import the submission.
+
+        Raises:
+            SessionFailed: it does not import.
+        """
+        self._ask(Request.IMPORT, self.job.first_call_s)
+
+    def _ask(self, request: Request, timeout_s: float, payload: Any = None) -> Done:
+        self.end.send(request, payload)
+        return self._receive(timeout_s)
+
+    def _receive(self, timeout_s: float) -> Done:
+        try:
+            done = self.end.receive(timeout_s)
+        except WorkerTimeout:
+            raise SessionFailed(Status.TIMEOUT, f"no answer within {timeout_s:g} s") from None
+        except WorkerDied:
+            raise SessionFailed(Status.WORKER_DIED, "the worker process ended without an answer") from None
+        except ProtocolViolation as error:
+            raise SessionFailed(Status.PROTOCOL_VIOLATION, str(error)) from None
+        if done.reply is not Reply.OK:
+            last_line = done.text.strip().rsplit("\n", 1)[-1]
+            raise SessionFailed(_STATUS[done.reply], last_line, done.text)
+        return done
+
+    def exchange(
+        self, arguments: list[dict[str, Any]], nbytes: int, timeout_s: float, probe: dict[str, Any] | None = None
+    ) -> Exchange:
+        """Reveal the private arena's arguments, let the worker compute, and snapshot what it returned.
+
+        Args:
+            arguments: the call's layout; the private arena holds its content.
+            nbytes: bytes of the arena in use.
+            timeout_s: limit for the call.
+            probe: what a trusted worker shall run.
+
+        Raises:
+            SessionFailed: anything but outputs came back.
+        """
+        payload = {"arguments": arguments} if probe is None else {"arguments": arguments, "probe": probe}
+        self._ask(Request.PREPARE, START_S, payload)
+        cuda = self.arenas.device == "cuda"
+        if cuda:
+            torch.cuda.synchronize()
+        started = time.perf_counter_ns()
+        for output in self._last:
+            memory.poison(output)
+        self.arenas.reveal(nbytes)
+        if cuda:
+            torch.cuda.synchronize()
+        self.end.send(Request.GO)
+        done = self._receive(timeout_s)
+        try:
+            known = all(output.handle in self._mapped for output in done.outputs)
+            returned = [memory.resolve(output, self._storage(output)) for output in done.outputs]
+            copies = self._snapshot(returned)
+        except ProtocolViolation as error:
+            raise SessionFailed(Status.PROTOCOL_VIOLATION, str(error)) from None
+        if cuda:
+            torch.cuda.synchronize()
+        wall_ms = (time.perf_counter_ns() - started) / 1e6
+        self._last = returned if cuda else []
+        return Exchange(wall_ms, done.claim_ms, copies, known or not cuda)
+
+    def _storage(self, output: OutputDescriptor) -> torch.Tensor:
+        """The mapped allocation a descriptor refers to, mapping it if it is new."""
+        if self.arenas.outputs is not None:
+            return self.arenas.outputs.tensor
+        if output.handle not in self._mapped:
+            if output.handle == self.arenas.shared.handle:
+                raise ProtocolViolation("an output inside the inputs' memory")
+            try:
+                address = memory.open_handle(output.handle)
+                base, nbytes = memory.allocation_of(address)
+            except memory.DriverError as error:
+                raise ProtocolViolation(f"an output whose memory cannot be mapped ({error})") from None
+            self._mapped[output.handle] = memory.bytes_at(base, nbytes)
+        return self._mapped[output.handle]
+
+    def _snapshot(self, returned: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        copies, at = [], 0
+        for output in returned:
+            nbytes = output.numel() * output.element_size()
+            if at + nbytes > self.arenas.snapshot.numel():
+                what = f"{tuple(output.shape)} of {dtype_name(output.dtype)}"
+                raise SessionFailed(Status.WRONG_SHAPE, f"returned {what}, more than any output of the contract holds")
+            target = self.arenas.snapshot[at : at + nbytes].view(output.dtype).view(output.shape)
+            memory.copy_bits(target, output)
+            copies.append(target)
+            at += -(-nbytes // memory.ALIGNMENT) * memory.ALIGNMENT
+        return copies
+
+    def close(self) -> None:
+        """Have the supervisor kill the worker's whole tree, unmap its memory and wait until the device has it back.
+
+        Raises:
+            SessionFailed: processes or GPU memory would not go away.
+        """
+        self._last = []
+        self.link.send({"op": "reap"})
+        reply, _ = self.link.receive()
+        addresses = [tensor.data_ptr() for tensor in self._mapped.values()]
+        self._mapped.clear()
+        for address in addresses:
+            memory.close_handle(address)
+        self.end.close()
+        if "error" in reply:
+            raise SessionFailed(Status.INFRASTRUCTURE_ERROR, reply["error"])

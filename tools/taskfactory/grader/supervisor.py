@@ -1,0 +1,218 @@
+"""The process above broker and worker: no CUDA, no torch. It starts them, holds the deadline, kills until nothing is
+left, and only then lets a result exist.
+
+What the worker prints and how it exits mean nothing; what the broker cannot finish is an infrastructure error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import select
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .job import Job, Link, package_root
+from .processes import Child, become_subreaper, descendants, kill_all
+from .result import Result, Status, from_json
+from .task import TaskError, load_task, read_submission
+
+Progress = Callable[[str, int, int], None]
+
+_BOOT = (
+    "import sys; sys.path[:0] = {path!r}; from importlib import import_module; "
+    "import_module({module!r}).main(sys.argv[1:])"
+)
+
+
+def cuda_is_there() -> bool:
+    """Whether an NVIDIA device node exists; asking torch would start CUDA in this process."""
+    return os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg")
+
+
+def grade(
+    task_dir: Path,
+    submission: Path,
+    mode: str = "grade",
+    device: str = "auto",
+    progress: Progress | None = None,
+    **options: Any,
+) -> tuple[Result, str]:
+    """Grade or measure one submission.
+
+    Args:
+        task_dir: a bundle's `tests/` (with graded shapes) or `environment/app/`.
+        submission: the file; it is read once, hashed, and executed from a copy of those bytes.
+        mode: "grade" or "measure".
+        device: "cuda", "cpu" or "auto".
+        progress: called with (step, done, total).
+        **options: further fields of `job.Job`.
+
+    Returns:
+        The result, which always exists, and the last 64 KiB that the submission printed.
+
+    Raises:
+        TaskError: the task directory or the submission file cannot be used.
+    """
+    load_task(task_dir)
+    data = read_submission(submission)
+    if device == "auto":
+        device = "cuda" if cuda_is_there() else "cpu"
+    with tempfile.TemporaryDirectory(prefix="taskfactory-") as scratch:
+        module = load_task(task_dir).module
+        copy = Path(scratch, "submission", module)
+        copy.parent.mkdir()
+        copy.write_bytes(data)
+        digest = hashlib.sha256(data).hexdigest()
+        job = Job(str(task_dir.resolve()), str(copy), f"sha256:{digest}", mode, device, **options)
+        become_subreaper()
+        result, printed = Supervision(job, Path(scratch), progress).run()
+        if result.clock.get("disagree"):
+            result, printed = Supervision(job, Path(scratch), progress).run()
+            result.clock["repeated"] = True
+            if result.clock.get("disagree"):
+                result.warnings.append("the overhead before and after the submission differs twice; delta contains it")
+    return result, printed
+
+
+class Supervision:
+    """One run of broker and workers."""
+
+    def __init__(self, job: Job, scratch: Path, progress: Progress | None) -> None:
+        self.job, self.progress = job, progress
+        self.scratch = Path(tempfile.mkdtemp(prefix="run-", dir=scratch))
+        self.result_path = self.scratch / "result.json"
+        self.deadline = time.monotonic() + job.deadline_s
+        self.spare = descendants(os.getpid())  # a caller's other children are none of our business
+        self.worker: Child | None = None
+        self.printed = ""
+        self.finished = False
+        self.submission_started = False
+
+    def run(self) -> tuple[Result, str]:
+        """Run to the end; processes are gone when this returns."""
+        ours, theirs = socket.socketpair()
+        broker = Child(
+            _command("broker", [str(theirs.fileno())]),
+            _trusted_environment(self.job),
+            str(self.scratch),
+            [theirs.fileno()],
+        )
+        theirs.close()
+        message = self._serve(Link(ours), broker)
+        ours.close()
+        gone = kill_all(self.spare)
+        result = self._result(message, broker.output())
+        if not gone:
+            result = self._infrastructure("processes of the submission could not be killed", result)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        return result, self.printed
+
+    def _serve(self, link: Link, broker: Child) -> str:
+        """Do what the broker asks until it is finished; returns why it is not, or an empty string."""
+        link.send({"job": self.job.to_json(), "result_path": str(self.result_path)})
+        while True:
+            left_s = self.deadline - time.monotonic()
+            ready, _, _ = select.select([link.sock], [], [], max(0.0, min(left_s, 1.0)))
+            if left_s <= 0:
+                return f"not finished within {self.job.deadline_s:g} s"
+            if not ready:
+                continue
+            try:
+                message, descriptors = link.receive()
+            except (EOFError, OSError):
+                return "the broker process died"
+            if message["op"] == "finished":
+                self.finished = True
+                return ""
+            if message["op"] == "progress":
+                if self.progress is not None:
+                    self.progress(message["step"], message["done"], message["total"])
+            elif message["op"] == "spawn":
+                link.send(self._spawn(message["trusted"], descriptors))
+                for fd in descriptors:
+                    os.close(fd)
+            else:
+                link.send(self._reap(broker))
+
+    def _spawn(self, trusted: bool, descriptors: list[int]) -> dict[str, Any]:
+        scratch = Path(tempfile.mkdtemp(prefix="worker-", dir=self.scratch))
+        arenas = descriptors[4:] or [-1, -1]
+        argv = _command("worker", [str(fd) for fd in (*descriptors[:4], *arenas)])
+        try:
+            self.worker = Child(argv, _worker_environment(self.job, scratch), str(scratch), descriptors)
+        except OSError as error:
+            return {"error": f"the worker could not be started: {error}"}
+        self.submission_started = self.submission_started or not trusted
+        return {"pid": self.worker.pid, "confinement": {"tier": "unconfined"}}
+
+    def _reap(self, broker: Child) -> dict[str, Any]:
+        gone = kill_all(self.spare | {broker.pid})
+        if self.worker is not None:
+            self.printed = self.worker.output() or self.printed
+            self.worker = None
+        return {} if gone else {"error": "processes of the submission could not be killed"}
+
+    def _result(self, message: str, broker_output: str) -> Result:
+        try:
+            result = from_json(json.loads(self.result_path.read_text("utf-8"))) if self.finished else None
+        except (OSError, ValueError, TypeError) as error:
+            result, message = None, f"the result could not be read: {error}"
+        if result is not None:
+            return result
+        return self._infrastructure(f"{message}\n{broker_output}".strip(), None)
+
+    def _infrastructure(self, message: str, result: Result | None) -> Result:
+        if result is None:
+            task = load_task(Path(self.job.task_dir))
+            result = Result(
+                task.name, task.version, task.spec_digest, task.metric, self.job.submission_sha256, self.job.mode,
+                Status.INFRASTRUCTURE_ERROR,
+            )  # fmt: skip
+        return replace(
+            result, status=Status.INFRASTRUCTURE_ERROR, message=message, score=None, reward=None,
+            score_interval=None, timed=False,
+        )  # fmt: skip
+
+
+def _command(module: str, arguments: list[str]) -> list[str]:
+    """A Python that reads no environment variables and no site configuration, with this process's path."""
+    root, package = package_root()
+    path = [root, *(entry for entry in sys.path if entry and entry != root)]
+    boot = _BOOT.format(path=path, module=f"{package}.{module}")
+    return [sys.executable, "-I", "-S", "-c", boot, *arguments]
+
+
+def _trusted_environment(job: Job) -> dict[str, str]:
+    kept = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    if job.device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return environment
+
+
+def _worker_environment(job: Job, scratch: Path) -> dict[str, str]:
+    """What a submission needs to compile and run, with private caches that are empty before and gone after."""
+    environment = _trusted_environment(job) | {
+        "HOME": str(scratch),
+        "TMPDIR": str(scratch),
+        "TRITON_CACHE_DIR": str(scratch / "triton"),
+        "CUDA_CACHE_PATH": str(scratch / "cuda"),
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
+        "TORCH_EXTENSIONS_DIR": str(scratch / "extensions"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    if job.device == "cpu":
+        environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    return environment
+
+
+__all__ = ["Progress", "TaskError", "cuda_is_there", "grade"]
