@@ -259,8 +259,10 @@ def _docstring(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     first, *rest = escaped.split("\n")
     lines = [first, *(f"    {line}".rstrip() for line in rest)]
-    if rest or first.endswith('"'):
+    if rest:
         lines.append("    ")
+    elif first.endswith('"'):
+        lines[0] = first[:-1] + '\\"'
     return "\n".join(lines)
 
 
