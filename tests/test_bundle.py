@@ -10,9 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from taskfactory import bundle
-from taskfactory.bundle import BASE_IMAGE, build, clean_strays, damage, find_solution, read_manifest, stale, unchanged, write_bundle
+from taskfactory.bundle import (
+    BASE_IMAGE,
+    build,
+    clean_strays,
+    damage,
+    find_solution,
+    read_manifest,
+    stale,
+    unchanged,
+    write_bundle,
+)
 from taskfactory.errors import InfrastructureError, SpecError
 from taskfactory.load import load_spec
 from test_prose import FIXTURE

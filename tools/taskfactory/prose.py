@@ -14,6 +14,7 @@ from typing import Any
 
 import jinja2
 from jinja2.exceptions import TemplateError, TemplateSyntaxError, UndefinedError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from taskfactory.errors import SpecError
 from taskfactory.findings import Finding
@@ -152,8 +153,11 @@ def _toml(value: str | tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
-    """The environment of every template: strict, no HTML escaping, templates compiled once a process."""
-    env = jinja2.Environment(
+    """The environment of every template: strict, no HTML escaping, templates compiled once a process.
+
+    Prose comes from strangers. `checks.templates` lets little of Jinja through; the sandbox is a second wall.
+    """
+    env = ImmutableSandboxedEnvironment(
         loader=jinja2.FileSystemLoader(templates_dir()),
         undefined=_Missing,
         autoescape=False,
@@ -162,6 +166,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    env.globals.clear()
     env.filters["digits"] = _digits
     env.filters["thousands"] = _thousands
     env.filters["toml"] = _toml

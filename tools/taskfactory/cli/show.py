@@ -17,11 +17,17 @@ def command(task: str, raw: bool) -> None:
 
     On a terminal the Markdown is laid out for reading; piped, it is printed as it is.
     """
+    from taskfactory.checks import check_spec
+    from taskfactory.errors import SpecError
     from taskfactory.load import load_spec
     from taskfactory.render import readme
 
-    text = readme(load_spec(resolve_spec(task)))
-    if raw or not sys.stdout.isatty():
+    file = load_spec(resolve_spec(task))
+    errors = [finding for finding in check_spec(file) if finding.severity == "error"]
+    if errors:
+        raise SpecError(errors)
+    text = readme(file)
+    if raw or not _on_terminal():
         click.echo(text, nl=False)
         return
     from rich.console import Console
@@ -30,3 +36,7 @@ def command(task: str, raw: bool) -> None:
     console = Console()
     # Beyond a book's line a table cell or a sentence is hard to follow.
     console.print(Markdown(text, hyperlinks=False), width=min(console.width, 110))
+
+
+def _on_terminal() -> bool:
+    return sys.stdout.isatty()
