@@ -28,7 +28,8 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 HEADS = 64  # heads of one program, at most
 ROWS = 256 if INTERPRETED else 64  # cache rows of one tile
 WARPS = 8
-STAGES = 2
+STAGES = 2  # tiles in shared memory at a time
+SHARED_BYTES = 227 * 1024  # of an H200's SM, for one program
 
 
 @triton.jit
@@ -128,6 +129,14 @@ def _attend_kernel(
     _put(out_rows, HALF, DV - HALF, o1 / total[:, None], head_exists)
 
 
+def _tile_rows(heads, width):
+    """Cache rows of one tile: ROWS, or fewer where tiles and query of padded `width` would not fit shared memory."""
+    rows = ROWS
+    while rows > 16 and 2 * width * (heads + STAGES * rows) > SHARED_BYTES and not INTERPRETED:
+        rows //= 2
+    return rows
+
+
 def sparse_mla_decode(q, kv_cache, indices, dv, scale=None):
     """Attend q (B, H, dv + dr) bf16 over rows `indices` (B, K) int32 of kv_cache (NROWS, dv + dr) bf16.
 
@@ -139,6 +148,7 @@ def sparse_mla_decode(q, kv_cache, indices, dv, scale=None):
     scale = DT**-0.5 if scale is None else scale
     out = torch.empty((B, H, dv), device=q.device, dtype=torch.bfloat16)
     half = max(16, triton.next_power_of_2(dv) // 2)
+    rope = max(16, triton.next_power_of_2(DT - dv))
     heads = min(HEADS, max(16, triton.next_power_of_2(H)))
     grid = (B * triton.cdiv(H, heads),)
     _attend_kernel[grid](
@@ -152,9 +162,9 @@ def sparse_mla_decode(q, kv_cache, indices, dv, scale=None):
         dv,
         DT - dv,
         half,
-        max(16, triton.next_power_of_2(DT - dv)),
+        rope,
         heads,
-        ROWS,
+        _tile_rows(heads, 2 * half + rope),
         num_warps=WARPS if heads == 64 else 4,
         num_stages=STAGES,
     )
