@@ -76,6 +76,7 @@ def format_text(findings: Sequence[Finding], *, color: bool = False, excerpts: b
     """The findings for a person, one paragraph each, without a summary; an empty string when there are none."""
     paint = _painter(color)
     blocks: list[str] = []
+    shown = ""
     for finding in findings:
         field = f" {finding.field}" if finding.field else ""
         lines = [
@@ -84,10 +85,12 @@ def format_text(findings: Sequence[Finding], *, color: bool = False, excerpts: b
         ]
         source = _source_line(str(finding.path), finding.line) if excerpts and finding.line else ""
         margin = " " * max(len(str(finding.line)), 4)
-        if source:
+        # Several findings about one line show it once.
+        if source and finding.place() != shown:
             lines.append(f" {paint('dim', f'{finding.line:>{len(margin)}} |')} {source}")
         if finding.hint:
             lines.append(f" {margin} {paint('dim', '=')} {paint('hint', 'help:')} {finding.hint}")
+        shown = finding.place()
         blocks.append("\n".join(lines))
     return "\n".join(blocks)
 

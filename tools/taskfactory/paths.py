@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from taskfactory.errors import UsageError
@@ -64,16 +65,18 @@ def resolve_spec(name_or_path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def spec_files(arguments: tuple[str, ...] | list[str]) -> list[Path]:
+def spec_files(arguments: Sequence[str], *, ours: bool = False) -> list[Path]:
     """The spec files meant by the arguments of a command: files, folders and task names, in order, once each.
 
-    Of a folder, those `*.py` files are taken which mention TaskSpec. Without arguments `./specs` is taken.
+    Of a folder, those `*.py` files are taken which mention TaskSpec. Without arguments `./specs` is taken, or, with
+    `ours` and where there is no such folder, the specs that come with the package.
 
     Raises:
         UsageError: an argument means nothing, or there is no spec at all.
     """
     found: dict[Path, None] = {}
-    for argument in arguments or ["specs"]:
+    default = str(specs_dir()) if ours and not Path("specs").is_dir() else "specs"
+    for argument in arguments or [default]:
         path = Path(argument)
         if path.is_dir():
             inside = specs_in(path)

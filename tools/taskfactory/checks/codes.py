@@ -1,6 +1,6 @@
 """The table of every code a finding can carry: what it means, why it is asked for, and what to do.
 
-`python -m taskfactory.checks.codes` prints docs/checks.md. Codes are stable: one that is dropped is not given out again.
+`python -m taskfactory.checks.codes` prints docs/checks.md. Codes are stable: a dropped one is not given out again.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def check_sizes(report: Report, quantities: Mapping[str, Sequence[float]]) -> No
         real = [(n, min(v) / s, max(v) / s) for n, v in quantities.items() for s in (1.0, unit)]
         if any(_covers(low, high, least, most) for _, least, most in real):
             continue
-        message = f"no quantity of the graded shapes is {low:g} to {high:g} {match['unit']}"
+        message = f"no quantity of the graded shapes is {match['low']} to {match['high']} {match['unit']}"
         if report.file.spec.metric == "GB/s" and "canonical_work" in quantities:
             work = quantities["canonical_work"]
             message += f"; canonical_work is {min(work) / unit:.2f} to {max(work) / unit:.2f}"

@@ -16,7 +16,7 @@ _KEBAB = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _MODULE = re.compile(r"[a-z_][a-z0-9_]*\.py")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 # What lies beside a submission in /app, and what it or the grader imports.
-_TAKEN = {
+TAKEN_MODULES = {
     "reference",
     "make_inputs",
     "measure",
@@ -86,7 +86,7 @@ def _check_module(report: Report) -> None:
     module = report.file.spec.module
     if not _MODULE.fullmatch(module) or not identifier(module.removesuffix(".py")):
         report.add("TF102", "module", f"{module!r} is not a plain lower-case file name like fused_norm.py")
-    elif module.removesuffix(".py") in sys.stdlib_module_names | _TAKEN:
+    elif module.removesuffix(".py") in sys.stdlib_module_names | TAKEN_MODULES:
         report.add("TF103", "module", f"{module!r} hides a module of the same name")
 
 

@@ -36,7 +36,7 @@ def check_prose(report: Report, signature: list[Parameter] | None, formulas: For
 
 
 def graded_quantities(report: Report, formulas: Formulas) -> dict[str, list[float]]:
-    """What can be known by name at the graded shapes: dimensions, derived values, and canonical_work's own variables."""
+    """What has a name at the graded shapes: dimensions, derived values, and the variables of canonical_work."""
     spec = report.file.spec
     shapes = [shape for shape in spec.grader_shapes if len(shape) == len(spec.shape_names)]
     rows: list[dict[str, Any]] = []
@@ -114,7 +114,7 @@ def _check_returns(report: Report, signature: list[Parameter]) -> None:
 
 
 def _rendered(report: Report, formulas: Formulas | None) -> Mapping[str, str]:
-    """The prose that uses templates, rendered; what cannot be rendered is reported. jinja2 is imported only if needed."""
+    """Those fields that use templates, rendered; what cannot be rendered is reported. Others do not cost jinja2."""
     spec = report.file.spec
     fields = [field for field in PROSE_FIELDS if _MARKUP.search(getattr(spec, field))]
     if not fields:

@@ -20,9 +20,10 @@ class Report:
         """Record a finding.
 
         The line is `line` if given; else that of the character at `offset` of the field's text; else, for a source
-        field, that of its line `row`, counted from 1 as Python reports it.
+        field, that of its line `row`, counted from 1 as Python reports it. Without a hint the table's remedy is given.
         """
         if not line:
             line = self.file.line(field, offset) or self.file.lines.get(field.partition(".")[0], 0)
             line += max(row - 1, 0) if line else 0
-        self.findings.append(Finding(code, CODES[code].severity, message, self.file.path, line, field, hint))
+        entry = CODES[code]
+        self.findings.append(Finding(code, entry.severity, message, self.file.path, line, field, hint or entry.fix))

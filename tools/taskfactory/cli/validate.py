@@ -1,0 +1,94 @@
+"""`taskfactory validate`: load, check, print."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from taskfactory.errors import SpecError
+from taskfactory.findings import (
+    Finding,
+    color_wanted,
+    failed,
+    format_github,
+    format_json,
+    format_text,
+    in_file_order,
+    summary,
+)
+from taskfactory.paths import spec_files
+
+_EPILOG = """\b
+Examples:
+  taskfactory validate                       every spec in ./specs
+  taskfactory validate specs/based_forward.py --strict
+  taskfactory validate specs/ --format github
+  taskfactory validate based-forward --run   also run the sources, in a child that can be killed
+"""
+
+
+@click.command("validate", epilog=_EPILOG)
+@click.argument("specs", nargs=-1, metavar="[PATH|TASK]...")
+@click.option("--run", "run_dynamic", is_flag=True, help="Also run the embedded sources (needs torch).")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json", "github"]), default="text", help="How findings are printed."
+)
+def command(specs: tuple[str, ...], run_dynamic: bool, strict: bool, as_json: bool, form: str) -> None:
+    """Check specs and report everything that is wrong with them.
+
+    Takes files, folders and task names; without any, the specs of ./specs. Reading a spec executes nothing of it, so
+    a stranger's file can be checked safely; only --run executes the embedded sources. Each finding has a code, which
+    docs/checks.md explains.
+
+    Exits with 0 if there is no error, and with 2 if there is one.
+    """
+    findings, loaded, count = check_files(specs, run_dynamic=run_dynamic)
+    bad = failed(findings, strict=strict)
+    if as_json or form == "json":
+        click.echo(format_json(findings, schema=1, ok=not bad, strict=strict, specs=loaded))
+    elif form == "github":
+        if findings:
+            click.echo(format_github(findings))
+        click.echo(summary(findings, specs=count, strict=strict), err=True)
+    else:
+        color = color_wanted(sys.stdout)
+        if findings:
+            click.echo(format_text(findings, color=color) + "\n", color=color)
+        click.echo(summary(findings, specs=count, color=color_wanted(sys.stderr), strict=strict), err=True)
+    sys.exit(2 if bad else 0)
+
+
+def check_files(
+    arguments: Sequence[str], *, run_dynamic: bool = False
+) -> tuple[list[Finding], list[dict[str, str]], int]:
+    """All findings about the specs meant by the arguments; the specs that loaded, with path and name; and how many
+    files were looked at."""
+    from taskfactory.checks import check_many
+    from taskfactory.load import SpecFile, load_spec
+
+    files: list[SpecFile] = []
+    findings: list[Finding] = []
+    paths = spec_files(arguments)
+    for path in paths:
+        try:
+            files.append(load_spec(path))
+        except SpecError as error:
+            findings.extend(error.findings)
+    findings += check_many(files)
+    if run_dynamic:
+        # By name, since it brings torch along and is wanted only here.
+        dynamic = importlib.import_module("taskfactory.checks.dynamic")
+        findings += dynamic.run_dynamic([file for file in files if not _broken(file, findings)])
+    loaded = [{"path": str(file.path), "name": file.spec.name} for file in files]
+    return in_file_order(findings), loaded, len(paths)
+
+
+def _broken(file: object, findings: Sequence[Finding]) -> bool:
+    """Running a spec that static checks reject would only say the same less clearly."""
+    path = getattr(file, "path", None)
+    return any(finding.path == path and finding.severity == "error" for finding in findings)
