@@ -8,8 +8,8 @@ about 580 cycles of an H200's SM for a row of 2640 scores. Integer work, not onl
 Design.
 - One warp owns one row, in registers. A row of NT scores is cut into power-of-two pieces (2640 = 2048 + 512 + 80 of
   128), since a single power-of-two tile would leave up to half of the lanes idle.
-- A score becomes one bit by its distance to the threshold: `x - threshold` is negative exactly when the score is
-  dropped (fp32 subtraction is exact in sign), so a subtraction on the otherwise idle floating-point pipe and a shift
+- A score becomes one bit by its distance to the threshold: `x - (max - delta)` is negative exactly when the score is
+  dropped (an fp32 sum never has the wrong sign), so an addition on the otherwise idle floating-point pipe and a shift
   of its sign replace a comparison and a selection on the integer pipe, which is the busy one here.
 - 32 neighbouring bits become one word at once, and the dilation is done on words: 83 of them instead of 2640 flags.
   Moving every tile by s positions is a shift of the whole bit string: a funnel shift of each word with a neighbour,
@@ -118,14 +118,13 @@ def _mask_kernel(
         x = tl.load(at + offs[None, :], mask=(offs < NT)[None, :], other=float("-inf"))
         top = tl.maximum(top, tl.max(x, 1))
         pieces = pieces + (x,)  # noqa: RUF005 (a Triton kernel has no starred expressions)
-    threshold = top - tl.load(delta + head)
-    threshold = tl.where(threshold == 0.0, -0.0, threshold)  # so that -0.0 - threshold has no sign
+    lift = tl.load(delta + head) - top + 0.0  # minus the threshold, and never -0.0, so that -0.0 + lift has no sign
 
     # Kept bits of the whole row, one word per 32 tiles.
     j = tl.arange(0, WORDS)
     w = tl.where(j[None, :] == (tile // 32)[:, None], 1 << (tile % 32)[:, None], 0).to(tl.uint32)
     for i in tl.static_range(len(PIECES)):
-        below = (pieces[i] - threshold[:, None]).to(tl.uint32, bitcast=True)
+        below = (pieces[i] + lift[:, None]).to(tl.uint32, bitcast=True)
         local = j - PIECES[i][0] // 32
         inside = (local >= 0) & (local < PIECES[i][1] // 32)
         packed = _take(_pack(below), tl.minimum(tl.maximum(local, 0), PIECES[i][1] // 32 - 1))
