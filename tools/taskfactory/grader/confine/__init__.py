@@ -11,7 +11,14 @@ from __future__ import annotations
 from .bwrap import bwrap_argv, bwrap_works
 from .confinement import enter, harden_trusted, seal
 from .limits import ControlGroup, Limits, control_group
-from .policy import interpreter_readable, nvidia_devices, nvidia_minor, prepare_scratch, worker_environment
+from .policy import (
+    interpreter_readable,
+    nvidia_devices,
+    nvidia_minor,
+    prepare_scratch,
+    remove_scratch,
+    worker_environment,
+)
 from .probe import Observed, probe_worker
 from .report import TIERS, ConfinementError, Report, at_least, tier
 
@@ -33,6 +40,7 @@ __all__ = [
     "nvidia_minor",
     "prepare_scratch",
     "probe_worker",
+    "remove_scratch",
     "seal",
     "tier",
     "worker_environment",

@@ -6,6 +6,7 @@ import fcntl
 import mmap
 import os
 import stat
+import struct
 from collections.abc import Callable
 
 from .attack_process import Attack, Blocked
@@ -33,15 +34,15 @@ def _create(target: Target) -> object:
     return os.open(os.path.join(target.results, "reward.json"), os.O_CREAT | os.O_WRONLY)
 
 
-def _replace(target: Target) -> object:
+def _replace(target: Target) -> None:
     mine = os.path.join(target.scratch, "forged")
     with open(mine, "w", encoding="ascii") as file:
         file.write("forged")
-    return os.replace(mine, os.path.join(target.results, "replaced"))
+    os.replace(mine, os.path.join(target.results, "replaced"))
 
 
-def _link_out(target: Target) -> object:
-    return os.link(target.hidden_file, os.path.join(target.scratch, "stolen"))
+def _link_out(target: Target) -> None:
+    os.link(target.hidden_file, os.path.join(target.scratch, "stolen"))
 
 
 def _symlink_read(target: Target) -> object:
@@ -78,6 +79,12 @@ def _by_descriptor(change: Callable[[int], object]) -> Attack:
     return attack
 
 
+def _file_flags(descriptor: int) -> None:
+    """FS_IOC_SETFLAGS: the owner may mark a file "not to be dumped" through a descriptor open for reading."""
+    flags = struct.unpack("<q", fcntl.ioctl(descriptor, 0x80086601, bytes(8)))[0]
+    fcntl.ioctl(descriptor, 0x40086602, struct.pack("<q", flags | 0x40))
+
+
 def _chown(target: Target) -> object:
     # To ourselves, which needs no privilege: only the time of change tells whether it was done.
     return _through(target, lambda path: os.chown(path, os.getuid(), os.getgid()), lambda facts: facts.st_ctime_ns)
@@ -87,12 +94,12 @@ def _utime(target: Target) -> object:
     return _through(target, lambda path: os.utime(path, (1, 1)), lambda facts: facts.st_mtime_ns)
 
 
-def _setxattr(target: Target) -> object:
-    return os.setxattr(target.result_file, "user.owned", b"1")
+def _setxattr(target: Target) -> None:
+    os.setxattr(target.result_file, "user.owned", b"1")
 
 
-def _flock(target: Target) -> object:
-    return fcntl.flock(os.open(target.result_file, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _flock(target: Target) -> None:
+    fcntl.flock(os.open(target.result_file, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _inherited(target: Target) -> object:
@@ -113,8 +120,8 @@ def _environment(target: Target) -> object:
     raise Blocked(2, "not in the environment")
 
 
-def _go_truncate(target: Target) -> object:
-    return os.ftruncate(target.go_descriptor, 0)
+def _go_truncate(target: Target) -> None:
+    os.ftruncate(target.go_descriptor, 0)
 
 
 def _go_write(target: Target) -> object:
@@ -134,16 +141,16 @@ def _go_seal(target: Target) -> object:
     return fcntl.fcntl(target.go_descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
 
 
-def _shm(target: Target) -> object:
+def _shm(target: Target) -> None:
     path = f"/dev/shm/confine-probe-{os.getpid()}"
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    return os.unlink(path)
+    os.unlink(path)
 
 
-def _shared_tmp(target: Target) -> object:
+def _shared_tmp(target: Target) -> None:
     path = f"/tmp/confine-probe-{os.getpid()}"
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    return os.unlink(path)
+    os.unlink(path)
 
 
 def _rewrite(path: str) -> Attack:
@@ -209,6 +216,7 @@ DISTURB: dict[str, Attack] = {
     "fchown": _by_descriptor(lambda descriptor: os.fchown(descriptor, os.getuid(), os.getgid())),
     "futimens": _by_descriptor(lambda descriptor: os.utime(descriptor, (2, 2))),
     "fsetxattr": _by_descriptor(lambda descriptor: os.setxattr(descriptor, "user.owned", b"1")),
+    "file_flags": _by_descriptor(_file_flags),
     "public_write": lambda target: os.open(target.public_file, os.O_WRONLY),
     "chown": _chown,
     "utime": _utime,

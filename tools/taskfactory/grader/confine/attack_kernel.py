@@ -22,9 +22,9 @@ def _socket(family: int, kind: int, protocol: int = 0) -> Attack:
 
 
 def _connect(address: str) -> Attack:
-    def attack(target: Target) -> object:
+    def attack(target: Target) -> None:
         where = "\0" + target.abstract_name if address == "abstract_name" else getattr(target, address)
-        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).connect(where)
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).connect(where)
 
     return attack
 
@@ -111,8 +111,13 @@ def _set_clock(target: Target) -> object:
     return libc.syscall("settimeofday", 0, struct.pack("<ii", 0, 0))
 
 
-def _device_node(target: Target) -> object:
-    return os.mknod(os.path.join(target.scratch, "null"), 0o20666, os.makedev(1, 3))
+def _file_handle(target: Target) -> object:
+    handle, mount = ctypes.create_string_buffer(struct.pack("<I", 128), 136), ctypes.create_string_buffer(4)
+    return libc.syscall("name_to_handle_at", -100, b"/usr\0", handle, mount, 0)
+
+
+def _device_node(target: Target) -> None:
+    os.mknod(os.path.join(target.scratch, "null"), 0o20666, os.makedev(1, 3))
 
 
 def _new_privileges(target: Target) -> object:
@@ -189,9 +194,7 @@ DISTURB: dict[str, Attack] = {
     "personality": lambda target: libc.syscall("personality", _EXECUTE_DOMAIN),
     "setuid": lambda target: os.setresuid(12345, 12345, 12345),
     "subreaper": lambda target: libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1),
-    "file_handle": lambda target: libc.syscall(
-        "name_to_handle_at", -100, b"/usr\0", ctypes.create_string_buffer(struct.pack("<I", 128), 136), ctypes.create_string_buffer(8), 0
-    ),
+    "file_handle": _file_handle,
     "fanotify": lambda target: libc.syscall("fanotify_init", 0, 0),
     "inotify": lambda target: libc.syscall("inotify_init1", 0),
     "modify_ldt": lambda target: libc.syscall("modify_ldt", 0, ctypes.create_string_buffer(16), 16),

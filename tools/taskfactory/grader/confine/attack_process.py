@@ -101,9 +101,14 @@ def _move_pages(target: Target) -> object:
     return libc.syscall("move_pages", target.pid, 1, page, 0, status, 0)
 
 
-def _stop(target: Target) -> object:
+def _migrate_pages(target: Target) -> object:
+    nodes = struct.pack("<Q", 1)
+    return libc.syscall("migrate_pages", target.pid, 2, nodes, nodes)
+
+
+def _stop(target: Target) -> None:
     os.kill(target.pid, signal.SIGSTOP)
-    return os.kill(target.pid, signal.SIGCONT)
+    os.kill(target.pid, signal.SIGCONT)
 
 
 def _own_signal_on_descriptor(target: Target) -> object:
@@ -122,12 +127,12 @@ def _limit(target: Target) -> object:
     return resource.prlimit(target.pid, resource.RLIMIT_NOFILE, (hard - 1, hard))
 
 
-def _affinity(target: Target) -> object:
-    return os.sched_setaffinity(target.pid, {min(os.sched_getaffinity(target.pid))})
+def _affinity(target: Target) -> None:
+    os.sched_setaffinity(target.pid, {min(os.sched_getaffinity(target.pid))})
 
 
-def _schedule(target: Target) -> object:
-    return os.sched_setscheduler(target.pid, os.SCHED_BATCH, os.sched_param(0))
+def _schedule(target: Target) -> None:
+    os.sched_setscheduler(target.pid, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _sched_setattr(target: Target) -> object:
@@ -186,7 +191,7 @@ DISTURB: dict[str, Attack] = {
     "prlimit_get": lambda target: resource.prlimit(target.pid, resource.RLIMIT_NOFILE),
     "prlimit_set": _limit,
     "move_pages": _move_pages,
-    "migrate_pages": lambda target: libc.syscall("migrate_pages", target.pid, 1, struct.pack("<Q", 1), b"\1" + bytes(7)),
+    "migrate_pages": _migrate_pages,
     "kcmp": lambda target: libc.syscall("kcmp", os.getpid(), target.pid, 1, 0, 0),
     "get_robust_list": lambda target: libc.syscall("get_robust_list", target.pid, _word(), _word()),
 }

@@ -92,7 +92,7 @@ def enter(
 
 
 def seal() -> Report:
-    """Refuse from now on what only the start-up needed, in every thread; call it just before the submission is imported.
+    """Refuse from now on, in every thread, what only the start-up needed; call it just before importing the submission.
 
     Returns the report of :func:`enter`, with `sealed` set if the filter is on. Raises ConfinementError before `enter`.
     """
@@ -127,8 +127,8 @@ def _filter(report: Report, notes: list[str], *, sealed: bool, local_sockets: bo
 def _pin(paths: Sequence[str]) -> None:
     """Hold these open for the life of the process.
 
-    The kernel ties a rule to an inode, and procfs makes a new inode whenever a forgotten entry is looked up again; under
-    memory pressure the rule would cease to apply and reading be refused. A descriptor keeps the entry.
+    The kernel ties a rule to an inode, and procfs makes a new inode whenever a forgotten entry is looked up again: when
+    memory is short the rule would cease to apply and reading be refused. A descriptor keeps the entry.
     """
     for path in paths:
         with contextlib.suppress(OSError):

@@ -99,7 +99,8 @@ def _log(line: socket.socket, worker: int) -> None:
                     if text not in seen:
                         seen.add(text)
                         stage = "sealed" if sealed else "start-up"
-                        print(f"confine: {stage}: refused {text} errno {refused} pid {pid}", file=sys.stderr, flush=True)
+                        line_out = f"confine: {stage}: refused {text} errno {refused} pid {pid}"
+                        print(line_out, file=sys.stderr, flush=True)
                 flags = _CONTINUE if refused is None else 0
                 answer = struct.pack("<QqiI", identity, 0, -(refused or 0), flags)
                 with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 """Landlock: what the process may do with files, TCP ports, signals and abstract sockets, decided by the kernel.
 
 A ruleset handles every right the running ABI knows; what no rule grants is refused, for the process and everything it
-starts, for good. Unlike file modes it also binds a process whose user is root. It gives two protections for free: a
-process inside may not ptrace one outside (nor read its ``/proc/<pid>/mem``, ``environ``, ``maps`` or ``fd``), and it may not
+starts, for good. Unlike file modes it also binds a process whose user is root. Two protections come with it: a process
+inside may not ptrace one outside (nor read its ``/proc/<pid>/mem``, ``environ``, ``maps`` or ``fd``), and it may not
 change mounts.
 
 What Landlock does not see, and seccomp therefore has to refuse: chmod, chown, utime, extended attributes, pathname

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -71,6 +72,18 @@ def prepare_scratch(scratch: str) -> None:
     """Make the directories that :func:`worker_environment` names; call it before the worker starts."""
     for name in ("tmp", "cache", "triton", "cuda", "mps", "inductor", "extensions"):
         os.makedirs(os.path.join(scratch, name), mode=0o700, exist_ok=True)
+
+
+def remove_scratch(scratch: str) -> bool:
+    """Delete a scratch that a submission has had; True if it is gone. Call it when the worker's tree is dead.
+
+    The system's own tools, because a hostile tree may be deeper than Python recurses and have directories without
+    permissions; neither tool follows links.
+    """
+    for command in (["chmod", "-R", "u+rwX", "--", scratch], ["rm", "-rf", "--one-file-system", "--", scratch]):
+        environment = {"PATH": "/usr/bin:/bin"}
+        subprocess.run(command, check=False, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return not os.path.lexists(scratch)
 
 
 def program_directories(search_path: str) -> list[str]:

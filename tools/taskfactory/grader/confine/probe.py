@@ -90,14 +90,17 @@ class Observed:
             "uid": self.uid,
             "report": self.report.to_json() if self.report else None,
             "attacks": {
-                name: {"outcome": "succeeded" if each.succeeded else "blocked", "errno": each.errno,
-                       "severity": each.severity}
+                name: {
+                    "outcome": "succeeded" if each.succeeded else "blocked",
+                    "errno": each.errno,
+                    "severity": each.severity,
+                }
                 for name, each in self.attacks.items()
             },
             "changed": list(self.changed),
             "namespaces": self.namespaces,
             "error": self.error,
-        }  # fmt: skip
+        }
 
 
 def probe_worker(
@@ -130,8 +133,15 @@ def probe_worker(
 class _Probe:
     """The files and processes of one run."""
 
-    def __init__(self, root: str, readable: Sequence[str], devices: Sequence[str], user: int | None, python: str,
-                 base: Mapping[str, str]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        root: str,
+        readable: Sequence[str],
+        devices: Sequence[str],
+        user: int | None,
+        python: str,
+        base: Mapping[str, str],
+    ) -> None:
         self.root, self.user, self.python, self.base = root, user, python, base
         self.devices = list(devices)
         self.secret = "secret-" + secrets.token_hex(16)
@@ -150,7 +160,8 @@ class _Probe:
         }
         for name in ("spare", "truncated", "replaced", "renamed"):
             self._file(results, name)
-        self.readable = [*readable, *interpreter_readable(), os.path.dirname(os.path.abspath(__file__)), public]
+        own = interpreter_readable() if python == sys.executable else []
+        self.readable = [*readable, *own, os.path.dirname(os.path.abspath(__file__)), public]
         if user is not None:
             for directory, _, files in os.walk(root):
                 for path in (directory, *(os.path.join(directory, name) for name in files)):
@@ -183,8 +194,11 @@ class _Probe:
         changed = [f"victim {name}" for name, value in state_before.items() if state_after[name] != value]
         for name in outside:
             after = _snapshot(os.path.join(self.root, name))
-            changed += [f"{name}/{path}" for path in sorted(after.keys() | files_before[name].keys())
-                        if after.get(path) != files_before[name].get(path)]  # fmt: skip
+            changed += [
+                f"{name}/{path}"
+                for path in sorted(after.keys() | files_before[name].keys())
+                if after.get(path) != files_before[name].get(path)
+            ]
         return Observed(
             uid=answer["uid"],
             report=Report.from_json(answer["report"]) if answer["report"] else None,
@@ -194,15 +208,19 @@ class _Probe:
         )
 
     def _attack(self, here: dict[str, Any], namespaces: bool, confined: bool, timeout_s: float) -> dict[str, Any]:
-        go, kept_open = _sealed_page()
+        go, kept_open = _page(sealed=confined)
         leaked = os.open(self.paths["hidden_file"], os.O_RDONLY)
         try:
-            place = {name: here[name] for name in ("pid", "address", "descriptor")}
-            target = Target(**place, **self.paths, secret=self.secret, go_descriptor=go, scratch=self.scratch)
-            setup = {"target": dataclasses.asdict(target), "confined": confined, "readable": self.readable,
-                     "devices": self.devices}  # fmt: skip
+            known: dict[str, Any] = {name: here[name] for name in ("pid", "address", "descriptor")} | self.paths
+            target = Target(**known, secret=self.secret, go_descriptor=go, scratch=self.scratch)
+            setup = {
+                "target": dataclasses.asdict(target),
+                "confined": confined,
+                "readable": self.readable,
+                "devices": self.devices,
+            }
             prefix = bwrap_argv(self.scratch, self.readable, self.devices) if namespaces else []
-            environment = worker_environment(self.scratch, self.base | {"SOME_TOKEN": self.secret})
+            environment = worker_environment(self.scratch, {**self.base, "SOME_TOKEN": self.secret})
             if not confined:
                 environment["SOME_TOKEN"] = self.secret
             with self._start("attacker", prefix, environment, go, leaked) as attacker:
@@ -221,16 +239,18 @@ class _Probe:
         answer: dict[str, Any] = json.loads(lines[-1])
         return answer
 
-    def _start(self, role: str, prefix: list[str], environment: dict[str, str], *descriptors: int
-               ) -> subprocess.Popen[bytes]:  # fmt: skip
+    def _start(
+        self, role: str, prefix: list[str], environment: dict[str, str], *descriptors: int
+    ) -> subprocess.Popen[bytes]:
         """As a worker is started: isolated mode, no site packages, own session, own environment."""
         package = os.path.dirname(os.path.abspath(__file__))
         code = (
             "import importlib.util as u, sys;"
-            "s = u.spec_from_file_location('confine', sys.argv[1] + '/__init__.py', submodule_search_locations=[sys.argv[1]]);"
+            "a = sys.argv[1];"
+            "s = u.spec_from_file_location('confine', a + '/__init__.py', submodule_search_locations=[a]);"
             "m = sys.modules['confine'] = u.module_from_spec(s); s.loader.exec_module(m);"
             "m.probe.main(sys.argv[2])"
-        )  # fmt: skip
+        )
         return subprocess.Popen(
             [*prefix, self.python, "-I", "-S", "-B", "-c", code, package, role],
             env=environment or {"PATH": "/usr/bin:/bin"},
@@ -246,12 +266,13 @@ class _Probe:
         )
 
 
-def _sealed_page() -> tuple[int, mmap.mmap]:
-    """A page that we can write through our mapping, and whoever gets the descriptor can only read."""
+def _page(*, sealed: bool) -> tuple[int, mmap.mmap]:
+    """A page that we can write through our mapping; if `sealed`, whoever gets the descriptor can only read it."""
     page = os.memfd_create("go", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
     os.ftruncate(page, 4096)
     mapping = mmap.mmap(page, 4096)
-    fcntl.fcntl(page, fcntl.F_ADD_SEALS, _GO_SEALS)
+    if sealed:
+        fcntl.fcntl(page, fcntl.F_ADD_SEALS, _GO_SEALS)
     return page, mapping
 
 
@@ -278,7 +299,8 @@ def _snapshot(directory: str) -> dict[str, tuple[object, ...]]:
         if name and os.path.isfile(path) and not os.path.islink(path):
             with open(path, "rb") as file:
                 content = file.read()
-        facts[name] = (kept.st_mode, kept.st_uid, kept.st_gid, kept.st_nlink, kept.st_mtime_ns, kept.st_ctime_ns, content)
+        owner = (kept.st_mode, kept.st_uid, kept.st_gid, kept.st_nlink)
+        facts[name] = (*owner, kept.st_mtime_ns, kept.st_ctime_ns, content)
     return facts
 
 

@@ -63,12 +63,12 @@ class Report:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Report:
         """The inverse of :meth:`to_json`; raises TypeError for unknown names."""
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+        values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in data.items()}
         return cls(**values)
 
 
 def tier(report: Report) -> str:
-    """The tier its layers promise, from the report alone: at most "confined". A probe may find less, never trust more."""
+    """The tier its layers promise, from the report alone: at most "confined". A probe may well observe less."""
     if report.debug or not (report.files and report.truncate and report.seccomp and report.no_new_privileges):
         return "unconfined"
     if report.capabilities != 0:

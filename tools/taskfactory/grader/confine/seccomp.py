@@ -21,8 +21,8 @@ from .syscalls import Machine, machine
 
 _FILES = """
 read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 open openat openat2 creat close close_range
-stat fstat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat getcwd chdir fchdir lseek dup dup2 dup3
-pipe pipe2 getdents getdents64 rename renameat renameat2 mkdir mkdirat rmdir link linkat unlink unlinkat symlink
+stat fstat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat getcwd chdir fchdir lseek dup dup2
+dup3 pipe pipe2 getdents getdents64 rename renameat renameat2 mkdir mkdirat rmdir link linkat unlink unlinkat symlink
 symlinkat truncate ftruncate fallocate fadvise64 readahead fsync fdatasync sync_file_range statfs fstatfs umask flock
 sendfile copy_file_range getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr memfd_create
 """
@@ -54,8 +54,8 @@ sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg shutdown getsockopt setsockopt
 _PRETENDED = """
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat futimesat
 """
-"""Answered with success and not done. Landlock does not see these calls and seccomp cannot see their paths, so they must
-not be done anywhere; but linkers and copy functions make them on their own files as a matter of course."""
+"""Answered with success and not done. Landlock does not see these calls and seccomp cannot see their paths, so they
+must not be done anywhere; but linkers and copy functions make them on their own files as a matter of course."""
 
 _ABSENT = """
 clone3 pidfd_open pidfd_getfd pidfd_send_signal io_uring_setup io_uring_enter io_uring_register splice tee vmsplice
@@ -73,8 +73,11 @@ _FORBIDDEN_CLONE = _NEW_NAMESPACES | _CLONE_PTRACE | _CLONE_PARENT | _CLONE_UNTR
 
 # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY: signals for others, and leases on files of others.
 _FORBIDDEN_FCNTL = frozenset({8, 10, 15, 1024, 1026})
-# FIOSETOWN, SIOCSPGRP (signals for others), TIOCSTI, TIOCLINUX (typing into the terminal), FIFREEZE, FITHAW.
-_FORBIDDEN_IOCTL = frozenset({0x8901, 0x8902, 0x5412, 0x541C, 0xC0045877, 0xC0045878})
+# FIOSETOWN, SIOCSPGRP (signals for others), TIOCSTI, TIOCLINUX (typing into the terminal).
+_FORBIDDEN_IOCTL = frozenset({0x8901, 0x8902, 0x5412, 0x541C})
+# Groups of ioctl (second byte) that change what a file is, for which a descriptor open for reading is enough: "f" and
+# "X" (flags, verity, encryption, project), "v" (generation), 0x94 (extents shared between files).
+_FORBIDDEN_IOCTL_GROUPS = frozenset({0x6600, 0x5800, 0x7600, 0x9400})
 # PDEATHSIG, DUMPABLE, NAME, TIMERSLACK, THP (set and get), CAPBSET_READ, GET_SECCOMP, SECUREBITS (get), NO_NEW_PRIVS,
 # SET_VMA (names of memory areas).
 _PRCTL = frozenset({1, 2, 3, 4, 15, 16, 21, 23, 27, 29, 30, 38, 39, 41, 42, 0x53564D41})
@@ -110,15 +113,21 @@ def seal_rules(here: Machine, pid: int, signals_scoped: bool) -> Ruleset:
 
     only("clone", (Test(0, frozenset({0}), mask=_FORBIDDEN_CLONE),))
     only("fcntl", (Test(1, _FORBIDDEN_FCNTL, member=False),))
-    only("ioctl", (Test(1, _FORBIDDEN_IOCTL, member=False),))
+    only(
+        "ioctl",
+        (
+            Test(1, _FORBIDDEN_IOCTL, member=False),
+            Test(1, _FORBIDDEN_IOCTL_GROUPS, member=False, mask=0xFF00),
+        ),
+    )
     only("prctl", _one(0, *_PRCTL))
     only("personality", _one(0, 0xFFFFFFFF, 0))
-    only("socketpair", _one(0, _AF_UNIX) + (Test(1, frozenset({_SOCK_STREAM}), mask=_SOCK_TYPE_MASK),))
+    only("socketpair", (*_one(0, _AF_UNIX), Test(1, frozenset({_SOCK_STREAM}), mask=_SOCK_TYPE_MASK)))
     for name in ("prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):
         only(name, _one(0, 0, pid))
     for name in ("setpriority", "ioprio_set"):
         which = 0 if name == "setpriority" else 1  # PRIO_PROCESS, IOPRIO_WHO_PROCESS: not groups, not users
-        only(name, _one(0, which) + _one(1, 0, pid))
+        only(name, (*_one(0, which), *_one(1, 0, pid)))
     if signals_scoped:
         rules.update(dict.fromkeys(_named(here, "kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo"), Rule()))
     else:
