@@ -1,0 +1,254 @@
+"""Verify and time our solutions on the GPU at hand, quickly: a workbench for kernel authors, not the grader.
+
+    python bench/kernels.py                                        # five tasks, graded shapes
+    python bench/kernels.py cache-hit-skip-gate --shapes measure
+    python bench/kernels.py cache-hit-skip-gate --set TILE=8192 --set WARPS=8
+    python bench/kernels.py cache-hit-skip-gate --sweep "TILE=4096,8192;WARPS=4,8" --first 1
+    python bench/kernels.py based-forward --solution trial.py --json results.json
+
+Each solution runs in this process, on one set of inputs a shape. Its first and its last output are compared with the
+reference by the grader's comparison; in between, events time single calls with the L2 flushed before each, and the
+median counts. A task that fails prints its traceback and the next one runs. Exit code 1 if anything failed.
+
+Columns: metric in the task's unit; its ratio to the measured copy (or bf16 matmul) ceiling; the fraction of the limit
+that the spec's floor sets at those ceilings; E, the worst relative error; the first call's seconds, compilation included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import itertools
+import json
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import torch  # noqa: E402
+
+from taskfactory.grader.ceilings import limit_ms, measure_ceilings  # noqa: E402
+from taskfactory.grader.compare import Gates, as_tuple, build_regions, compare_outputs  # noqa: E402
+from taskfactory.grader.sources import Part, load_namespace  # noqa: E402
+from taskfactory.load import SpecFile, load_spec  # noqa: E402
+
+SHAPES = {
+    "graded": "grader_shapes",
+    "measure": "measure_shapes",
+    "quick": "measure_quick_shapes",
+    "correct": "correct_shapes",
+}
+FIELDS = ("reference_imports", "flops_src", "reference_src", "make_inputs_src", "cases_src", "regions_src")
+FLUSH_BYTES = 512 << 20
+SEED = 7
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    task: str
+    shape: tuple[int, ...]
+    setting: dict[str, Any] = field(default_factory=dict)
+    unit: str = ""
+    value: float = 0.0
+    median_ms: float = 0.0
+    best_ms: float = 0.0
+    of_ceiling: float = 0.0
+    of_limit: float | None = None
+    error: float = 0.0
+    first_s: float = 0.0
+    failure: str = ""
+
+
+class Flusher:
+    """Overwrites more memory than the L2 holds. Its time also hides the launch of what follows."""
+
+    def __init__(self) -> None:
+        self.junk = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
+
+    def __call__(self) -> None:
+        self.junk.zero_()
+
+
+def time_calls(call: Callable[[], Any], flush: Flusher, repeats: int) -> tuple[list[float], Any]:
+    """Milliseconds of `repeats` calls by events, and the last call's result."""
+    pairs, result = [], None
+    for _ in range(repeats):
+        result = None  # so that the allocator can reuse the storage
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        flush()
+        start.record()
+        result = call()
+        end.record()
+        pairs.append((start, end))
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in pairs], result
+
+
+def load_solution(path: Path, setting: dict[str, Any]) -> Any:
+    """The solution's module, freshly executed, with the constants of `setting` replaced."""
+    module_spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
+    assert module_spec and module_spec.loader
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
+    for name, value in setting.items():
+        if not hasattr(module, name):
+            raise SystemExit(f"{path} has no constant {name}")
+        setattr(module, name, value)
+    return module
+
+
+def judge(file: SpecFile, expected: tuple, regions: Any, actual: Any) -> tuple[str, float]:
+    """(failure or "", worst relative error)."""
+    spec = file.spec
+    actual = as_tuple(actual)
+    if len(actual) != len(expected):
+        return f"{len(actual)} outputs, expected {len(expected)}", 0.0
+    gates = Gates(spec.tol, spec.tile_kappa, spec.tile_epsilon)
+    names = spec.tuple_names or ("out",)
+    reports = compare_outputs(expected, actual, names, gates, spec.output_dtypes, regions)
+    return next((r.message for r in reports if r.failure), ""), max(r.error for r in reports)
+
+
+def measure(
+    file: SpecFile,
+    space: dict[str, Any],
+    shape: tuple[int, ...],
+    settings: list[dict[str, Any]],
+    path: Path,
+    repeats: int,
+    flush: Flusher,
+    ceilings: dict[str, float],
+) -> Iterator[Row]:
+    """One row a setting, on one set of inputs."""
+    spec = file.spec
+    args = tuple(space["_mk"](*shape, SEED))
+    expected = as_tuple(space[spec.func](*args))
+    names = spec.tuple_names or ("out",)
+    regions = build_regions(space["regions"](*args), names) if "regions" in space else ()
+    work = file.formulas().call("canonical_work", *shape)
+    for setting in settings:
+        row = Row(spec.name, shape, setting, spec.metric)
+        try:
+            function = getattr(load_solution(path, setting), spec.func)
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            first = function(*args)
+            torch.cuda.synchronize()
+            row.first_s = time.perf_counter() - began
+            row.failure, row.error = judge(file, expected, regions, first)
+            first = None
+            time_calls(lambda: function(*args), flush, 3)  # noqa: B023 (called at once)
+            times, last = time_calls(lambda: function(*args), flush, repeats)  # noqa: B023
+            failure, error = judge(file, expected, regions, last)
+            last = None
+            row.failure, row.error = row.failure or failure, max(row.error, error)
+            row.median_ms, row.best_ms = statistics.median(times), min(times)
+            giga = spec.metric == "GB/s"
+            row.value = work / row.median_ms / (1e6 if giga else 1e9)
+            row.of_ceiling = row.value / ceilings["copy_gbps" if giga else "matmul_tflops"]
+            if spec.floor_src:
+                floor = file.formulas().call("floor", *shape)
+                row.of_limit = limit_ms(float(floor[0]), float(floor[1]), ceilings) / row.median_ms
+        except Exception as exception:  # the other settings shall still run
+            traceback.print_exc()
+            row.failure = f"{type(exception).__name__}: {str(exception)[:200]}"
+        yield row
+
+
+def parse_value(text: str) -> Any:
+    """A Python literal, or the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def parse_settings(fixed: list[str], sweep: str) -> list[dict[str, Any]]:
+    """`--set` pairs and the product of `--sweep` lists."""
+    base = {name: parse_value(value) for name, value in (pair.split("=", 1) for pair in fixed)}
+    axes = [axis.split("=", 1) for axis in sweep.split(";") if axis]
+    values = [[(name, parse_value(v)) for v in choices.split(",")] for name, choices in axes]
+    return [base | dict(choice) for choice in itertools.product(*values)]
+
+
+def line(row: Row) -> str:
+    """One line of the table."""
+    setting = " ".join(f"{name}={value}" for name, value in row.setting.items())
+    shape = ",".join(map(str, row.shape))
+    limit = f"{row.of_limit:6.3f}" if row.of_limit is not None else "     -"
+    return (
+        f"{row.task[:24]:24} {shape:34} {row.value:8.1f} {row.unit:7} {row.median_ms:8.3f} ms {row.best_ms:8.3f}"
+        f" {row.of_ceiling:6.3f} {limit} {row.error:9.2e} {row.first_s:6.1f} s  {row.failure or 'ok'}  {setting}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", help="task names (default: every spec in specs/)")
+    parser.add_argument("--shapes", choices=SHAPES, default="graded")
+    parser.add_argument("--first", type=int, metavar="N", help="only the first N shapes")
+    parser.add_argument("--solution", type=Path, help="time this file instead of the one in solutions/")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="replace a module constant")
+    parser.add_argument("--sweep", default="", metavar="A=1,2;B=3,4", help="run every combination of these constants")
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--json", type=Path, help="write the rows and ceilings here")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("bench/kernels.py needs a CUDA device", file=sys.stderr)
+        return 3
+    specs = {path.stem.replace("_", "-"): path for path in sorted((ROOT / "specs").glob("*.py"))}
+    unknown = [task for task in options.tasks if task.replace("_", "-") not in specs]
+    if unknown:
+        print(f"no such task: {', '.join(unknown)}; there are {', '.join(specs)}", file=sys.stderr)
+        return 2
+    settings = parse_settings(options.set, options.sweep)
+    ceilings = measure_ceilings()
+    flush = Flusher()
+    print(f"{torch.cuda.get_device_name()}: " + ", ".join(f"{k} {v:.0f}" for k, v in ceilings.items()))
+    print(f"{'task':24} {'shape':34} {'metric':>16} {'median':>11} {'best':>8} ceil   limit  E         first")
+    rows: list[Row] = []
+    for task in options.tasks or specs:
+        name = task.replace("_", "-")
+        try:
+            file = load_spec(specs[name])
+            sources = [file.source(part) for part in FIELDS if file.value(part)]
+            space = load_namespace([Part(s.text, str(s.path), s.first_line) for s in sources])
+            shapes = getattr(file.spec, SHAPES[options.shapes])[: options.first]
+            path = options.solution or ROOT / "solutions" / file.spec.module
+        except Exception as exception:
+            traceback.print_exc()
+            rows.append(Row(name, (), failure=f"{type(exception).__name__}: {exception}"))
+            continue
+        for shape in shapes:
+            try:
+                for row in measure(file, space, shape, settings, path, options.repeats, flush, ceilings):
+                    rows.append(row)
+                    print(line(row), flush=True)
+            except Exception as exception:  # inputs or reference failed
+                traceback.print_exc()
+                rows.append(Row(name, shape, failure=f"{type(exception).__name__}: {exception}"))
+                print(line(rows[-1]), flush=True)
+            torch.cuda.empty_cache()
+    if options.json:
+        report = {"device": torch.cuda.get_device_name(), "ceilings": ceilings, "rows": [asdict(row) for row in rows]}
+        options.json.write_text(json.dumps(report, indent=1), "utf-8")
+    failed = [row for row in rows if row.failure]
+    if failed:
+        print(f"\n{len(failed)} of {len(rows)} rows failed:")
+        for row in failed:
+            print(f"  {row.task} {row.shape} {row.setting}: {row.failure}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
