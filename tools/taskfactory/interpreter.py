@@ -84,6 +84,7 @@ _METHODS: dict[tuple[type, str], Callable[..., Any]] = {
     (set, "add"): set.add,
 }
 _FORMAT = re.compile(r"[,_]?(\.\d{1,2})?[dfgeE%]?")
+_CONTAINERS = (list, tuple, dict, set)
 _FAILURES = (ArithmeticError, TypeError, ValueError, LookupError)
 
 
@@ -144,8 +145,11 @@ class Machine:
         frame = _Frame({}, function.source, function.node.lineno)
         try:
             value = self._run(function, args, kwargs, frame)
+            self._weigh(value, frame)
         except RecursionError:
             raise Stop("nested too deeply", frame.line, frame.source) from None
+        except RuntimeError as error:  # a dict or set that changes while it is walked over
+            raise Stop(f"RuntimeError: {error}", frame.line, frame.source) from None
         return value, frame.names
 
     def _run(self, function: Function, args: list[Any], kwargs: dict[str, Any], frame: _Frame) -> Any:
@@ -241,8 +245,10 @@ class Machine:
 
     def _assert(self, node: ast.Assert, frame: _Frame) -> None:
         if not self._value(node.test, frame):
-            said = f": {self._value(node.msg, frame)}" if node.msg is not None else ""
-            raise self._stop(frame, f"assertion failed{said}")
+            said = self._value(node.msg, frame) if node.msg is not None else ""
+            raise self._stop(
+                frame, f"assertion failed: {said}" if isinstance(said, str) and said else "assertion failed"
+            )
 
     def _store(self, target: ast.expr, value: Any, frame: _Frame) -> None:
         if isinstance(target, ast.Name):
@@ -253,7 +259,7 @@ class Machine:
             container = self._value(target.value, frame)
             if not isinstance(container, list | dict) or isinstance(target.slice, ast.Slice):
                 raise self._stop(frame, "only an item of a list or a dict can be assigned")
-            self._guard(frame, operator.setitem, container, self._value(target.slice, frame), value)
+            self._guard(frame, operator.setitem, container, self._key(target.slice, frame), value)
         else:
             raise self._stop(frame, f"`{_spelling(target)}` cannot be assigned in a formula")
 
@@ -357,8 +363,8 @@ class Machine:
         result: Any = True
         for op, comparator in zip(node.ops, node.comparators, strict=True):
             right = self._value(comparator, frame)
-            if isinstance(right, list | tuple | str | set):
-                self._charge(len(right), frame)
+            self._weigh(left, frame)
+            self._weigh(right, frame)
             result = self._guard(frame, _COMPARE[type(op)], left, right)
             if not result:
                 break
@@ -384,7 +390,9 @@ class Machine:
         return self._elements(node.elts, frame)
 
     def _set(self, node: ast.Set, frame: _Frame) -> Any:
-        return self._guard(frame, set, self._elements(node.elts, frame))
+        elements = self._elements(node.elts, frame)
+        self._weigh(elements, frame)
+        return self._guard(frame, set, elements)
 
     def _dict(self, node: ast.Dict, frame: _Frame) -> Any:
         result: dict[Any, Any] = {}
@@ -395,7 +403,7 @@ class Machine:
                     raise self._stop(frame, "only a dict can be unpacked into a dict")
                 result.update(inner)
             else:
-                self._guard(frame, result.__setitem__, self._value(key, frame), self._value(value, frame))
+                self._guard(frame, result.__setitem__, self._key(key, frame), self._value(value, frame))
         return result
 
     def _subscript(self, node: ast.Subscript, frame: _Frame) -> Any:
@@ -403,7 +411,7 @@ class Machine:
         if not isinstance(container, list | tuple | dict | str | range):
             raise self._stop(frame, f"a {type(container).__name__} has no items")
         if not isinstance(node.slice, ast.Slice):
-            return self._guard(frame, operator.getitem, container, self._value(node.slice, frame))
+            return self._guard(frame, operator.getitem, container, self._key(node.slice, frame))
         bounds = [
             None if b is None else self._value(b, frame) for b in (node.slice.lower, node.slice.upper, node.slice.step)
         ]
@@ -448,10 +456,11 @@ class Machine:
         inner = _Frame(dict(frame.names), frame.source, frame.line)
         if isinstance(node, ast.DictComp):
             pairs = self._produce(
-                node.generators, lambda f: (self._value(node.key, f), self._value(node.value, f)), inner
+                node.generators, lambda f: (self._key(node.key, f), self._value(node.value, f)), inner
             )
             return self._guard(frame, dict, pairs)
-        items = self._produce(node.generators, lambda f: self._value(node.elt, f), inner)
+        make = self._key if isinstance(node, ast.SetComp) else self._value
+        items = self._produce(node.generators, lambda f: make(node.elt, f), inner)
         if isinstance(node, ast.ListComp):
             return list(items)
         return self._guard(frame, set, items) if isinstance(node, ast.SetComp) else items
@@ -479,7 +488,10 @@ class Machine:
         if imported.startswith("math."):
             return self._library(imported.removeprefix("math."), _MATH, args, kwargs, node, frame, prefix="math.")
         if name in _WALKING:
-            args = [self._walk(a, node, frame) if self._walkable(a) else a for a in args]
+            if len(args) == 1 or name not in ("min", "max"):
+                args = [self._walk(a, node, frame) if self._walkable(a) else a for a in args]
+            else:
+                self._weigh(args, frame)
             return self._library(name, _WALKING, args, kwargs, node, frame)
         return self._library(name, _PLAIN, args, kwargs, node, frame)
 
@@ -505,6 +517,8 @@ class Machine:
             for factor in self._guard(frame, iter, args[0] if args else ()):
                 result = self._binary(ast.Mult(), result, factor, frame)
             return result
+        if len(args) > 1000 or any(isinstance(n, int) and abs(n) > 400 for n in args[1:] if name == "round"):
+            raise self._stop(frame, f"{name}() is outside its bounds")
         if name in ("int", "float") and args and isinstance(args[0], str):
             raise self._stop(frame, f"{name}() of a string is outside the subset that formulas may use")
         if name == "sum" and len(args) + len(kwargs) > 1:
@@ -523,9 +537,12 @@ class Machine:
         method = _METHODS.get((type(owner), func.attr))
         if method is None or node.keywords:
             raise self._stop(frame, f"`.{func.attr}()` is outside the subset that formulas may use")
-        if hasattr(owner, "__len__") and func.attr not in ("append", "add", "get"):
-            self._charge(len(owner), frame)
-        return self._guard(frame, method, owner, *self._elements(node.args, frame))
+        arguments = self._elements(node.args, frame)
+        if func.attr in ("append", "get"):
+            self._weigh(arguments[:1] if func.attr == "get" else [], frame)
+        else:
+            self._weigh([owner, *arguments], frame)
+        return self._guard(frame, method, owner, *arguments)
 
     def _is_math(self, node: ast.expr, frame: _Frame) -> bool:
         # `import math` may stand in any field (reference_imports is not among the sources), so it is not asked for.
@@ -545,9 +562,37 @@ class Machine:
         return self._charged(value, frame)
 
     def _charged(self, value: Iterable[Any], frame: _Frame) -> Iterator[Any]:
+        if isinstance(value, set):  # the order of a set of strings changes from process to process
+            value = sorted(value, key=lambda item: (type(item).__name__, item))
         for item in value:
             self._charge(1, frame)
+            if isinstance(item, _CONTAINERS):  # it may get compared or hashed
+                self._weigh(item, frame)
             yield item
+
+    def _key(self, node: ast.expr, frame: _Frame) -> Any:
+        """The value of an expression that is about to be hashed."""
+        value = self._value(node, frame)
+        self._weigh(value, frame)
+        return value
+
+    def _weigh(self, value: Any, frame: _Frame) -> None:
+        """Charge everything inside a value, before Python walks over it at once.
+
+        A container that holds another one twice, forty levels deep, is small in memory, and takes for ever to compare,
+        hash or print.
+        """
+        if not isinstance(value, _CONTAINERS):
+            return
+        pending: list[Any] = [value]
+        while pending:
+            item = pending.pop()
+            self._charge(1, frame)
+            if isinstance(item, dict):
+                pending.extend(item.keys())
+                pending.extend(item.values())
+            elif isinstance(item, list | tuple | set):
+                pending.extend(item)
 
     def _charge(self, steps: int, frame: _Frame) -> None:
         self._steps += steps

@@ -63,7 +63,8 @@ class SpecFile:
         raw = self.text.split("\n")[base - 1 :]
         row = value.count("\n", 0, offset)
         wanted = value[value.rfind("\n", 0, offset) + 1 :].split("\n", 1)[0]
-        if row < len(raw) and wanted.strip() and wanted.strip() in raw[row]:
+        whole = raw and any(quote in raw[0] for quote in ('"""', "'''"))
+        if row < len(raw) and (whole or (wanted.strip() and wanted.strip() in raw[row])):
             return base + row
         words = value[offset:].split("\n", 1)[0][:24].strip()
         for index, line in enumerate(raw[: value.count("\n") + len(value) // 40 + 8]):

@@ -187,6 +187,36 @@ class TaskSpec:
         return self
 
 
+def render_docs() -> str:
+    """docs/spec.md: every field with its type, default and description."""
+    lines = [
+        "# The fields of a spec",
+        "",
+        "A spec file binds `SPEC = TaskSpec(...)` with literal values only; it is read without being run. Fields without a",
+        "default are required. `taskfactory new NAME` writes a file that shows all of them at work.",
+        "",
+        "This page is generated: `python -m taskfactory.spec > docs/spec.md`.",
+        "",
+    ]
+    for field in fields(TaskSpec):
+        info = TaskSpec.__pydantic_fields__[field.name]
+        default = "required" if info.is_required() else f"default `{info.get_default(call_default_factory=True)!r}`"
+        lines.append(f"- **`{field.name}`** ({_KINDS.get(field.name, 'str')}; {default}). {info.description}")
+    return "\n".join(" ".join(line.split()) if line.startswith("- ") else line for line in lines) + "\n"
+
+
+_KINDS = {
+    **dict.fromkeys(("tol", "tile_kappa", "tile_epsilon"), "float"),
+    **dict.fromkeys(("keywords", "shape_names", "tuple_names", "authors"), "strings"),
+    **dict.fromkeys(SHAPE_FIELDS, "tuples of ints"),
+    **dict.fromkeys(("alternates", "ablations"), "dict of sources"),
+    **dict.fromkeys(SOURCE_FIELDS, "Python source"),
+    "output_dtypes": "tuples of strings",
+    "metric": '`"GB/s"` or `"TFLOP/s"`',
+    "compare": '`"tensor"` or `"tuple"`',
+    "difficulty": '`"easy"`, `"medium"` or `"hard"`',
+}
+
 FIELDS: tuple[str, ...] = tuple(field.name for field in fields(TaskSpec))
 """Every field name, in the order of declaration."""
 
@@ -204,3 +234,7 @@ def _caller_file(spec: TaskSpec, filename: str) -> Any:
     if loaded is not None and loaded.spec.name == spec.name:
         return loaded
     return SpecFile(path=Path(filename), spec=spec, lines={})
+
+
+if __name__ == "__main__":
+    print(render_docs(), end="")

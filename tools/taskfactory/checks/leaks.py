@@ -16,7 +16,7 @@ from taskfactory.spec import PROSE_FIELDS
 # Shipped to the solver as they stand, docstrings and comments included.
 _PUBLIC_SOURCES = ("reference_src", "make_inputs_src", "flops_src", "cases_src", "regions_src")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]*\d)(?!\.\d)|(?<=\d[x×])\d+|\d+(?=[x×]\d)")
-_BETWEEN = re.compile(r"[\s,;|/*x×`'\"()\[\]]*(?:and\s+)?(?:`?[A-Za-z_]\w*`?\s*[=:]\s*`?)?")
+_BETWEEN = re.compile(r"[\s,;|/*x×`'\"()\[\]]*(?:and\s+)?(?:`[A-Za-z_]\w*`\s*[=:]?\s*`?|[A-Za-z_]\w*\s*[=:]\s*)?")
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 Run = tuple[list[int], list[int]]
@@ -66,7 +66,7 @@ def _leaks(
 
 def _distinctive(shape: tuple[int, ...], public: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
     """The whole shape, and those runs of it which no public shape has in the same places."""
-    if len(shape) > 1:
+    if len(shape) > 2 or (len(shape) == 2 and max(shape) >= 32):
         yield shape
     for length in range(2, len(shape)):
         for start in range(len(shape) - length + 1):

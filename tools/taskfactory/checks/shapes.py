@@ -51,6 +51,11 @@ def check_shapes(report: Report) -> None:
         report.add("TF307", "tile_epsilon", f"{spec.tile_epsilon:g} is not from 0 to 1")
 
 
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
 def check_formulas(report: Report, formulas: Formulas) -> None:
     """Every formula at every shape it will be evaluated at. At the first failure of each, the rest is left out."""
     _check_unit(report, formulas)
@@ -108,7 +113,7 @@ def _check_work(report: Report, formulas: Formulas) -> dict[tuple[int, ...], int
         if len(report.findings) > before:
             return work
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            message = f"canonical_work is {value!r} at {where}, not a positive int"
+            message = f"canonical_work is {_shown(value)} at {where}, not a positive int"
             hint = "use // in place of /" if isinstance(value, float) and value > 0 else ""
             report.add("TF502", "flops_src", message, line=formulas.line("canonical_work"), hint=hint)
             return work
@@ -137,11 +142,11 @@ def _derived_problem(value: Any, shape_names: tuple[str, ...]) -> str:
         return f"returns a {type(value).__name__}, not a dict,"
     for key, number in value.items():
         if not isinstance(key, str) or not identifier(key) or key in ("min", "max", "values", "items", "keys", "get"):
-            return f"has the key {key!r}, which prose could not name,"
+            return f"has the key {_shown(key)}, which prose could not name,"
         if key in shape_names:
             return f"has the key {key!r}, which is the name of a shape's integer,"
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            return f"has {number!r} for {key!r}, which is not a finite number,"
+            return f"has {_shown(number)} for {key!r}, which is not a finite number,"
     return ""
 
 
@@ -183,7 +188,7 @@ def _check_floor(report: Report, formulas: Formulas, work: Mapping[tuple[int, ..
         if len(report.findings) > before:
             return
         if not _is_floor(value):
-            report.add("TF506", "floor_src", f"floor returns {value!r} at {where}, not (bytes, flops)", line=line)
+            report.add("TF506", "floor_src", f"floor returns {_shown(value)} at {where}, not (bytes, flops)", line=line)
             return
         counted = value[0 if spec.metric == "GB/s" else 1]
         if not exceeded and counted > work.get(shape, math.inf) * _COUNTED_LOOSELY:

@@ -8,6 +8,7 @@ Shell completion is click's: `eval "$(_TASKFACTORY_COMPLETE=bash_source taskfact
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 import traceback
 from typing import Any
@@ -96,3 +97,7 @@ def main() -> None:
     taskfactory build                    build every bundle into build/
     taskfactory grade based-forward solutions/based.py
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal of another encoding gets escapes, not a traceback.
+            stream.reconfigure(errors="backslashreplace")
