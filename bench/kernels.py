@@ -2,6 +2,7 @@
 
     python bench/kernels.py                                        # five tasks, graded shapes
     python bench/kernels.py cache-hit-skip-gate --shapes measure
+    python bench/kernels.py --shapes correct --cases
     python bench/kernels.py cache-hit-skip-gate --set TILE=8192 --set WARPS=8
     python bench/kernels.py cache-hit-skip-gate --sweep "TILE=4096,8192;WARPS=4,8" --first 1
     python bench/kernels.py based-forward --solution trial.py --json results.json
@@ -11,7 +12,8 @@ reference by the grader's comparison; in between, events time single calls with 
 median counts. A task that fails prints its traceback and the next one runs. Exit code 1 if anything failed.
 
 Columns: metric in the task's unit; its ratio to the measured copy (or bf16 matmul) ceiling; the fraction of the limit
-that the spec's floor sets at those ceilings; E, the worst relative error; the first call's seconds, compilation included.
+that the spec's floor sets at those ceilings; E, the worst relative error; the first call's seconds with compilation.
+Needs torch and triton only: a GPU machine often has no more, so the spec's literals are read here without pydantic.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +37,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import torch  # noqa: E402
-
 from taskfactory.grader.ceilings import limit_ms, measure_ceilings  # noqa: E402
 from taskfactory.grader.compare import Gates, as_tuple, build_regions, compare_outputs  # noqa: E402
-from taskfactory.grader.sources import Part, load_namespace  # noqa: E402
-from taskfactory.load import SpecFile, load_spec  # noqa: E402
+from taskfactory.grader.sources import Part, case_functions, load_namespace  # noqa: E402
 
 SHAPES = {
     "graded": "grader_shapes",
@@ -46,9 +47,53 @@ SHAPES = {
     "quick": "measure_quick_shapes",
     "correct": "correct_shapes",
 }
-FIELDS = ("reference_imports", "flops_src", "reference_src", "make_inputs_src", "cases_src", "regions_src")
+SOURCES = (
+    "reference_imports",
+    "flops_src",
+    "reference_src",
+    "make_inputs_src",
+    "cases_src",
+    "regions_src",
+    "derived_src",
+    "floor_src",
+)
 FLUSH_BYTES = 512 << 20
 SEED = 7
+
+
+@dataclass(frozen=True)
+class Task:
+    """A spec's fields, and its embedded sources executed."""
+
+    name: str
+    fields: dict[str, Any]
+    space: dict[str, Any]
+
+    def reference(self, args: tuple) -> tuple:
+        return as_tuple(self.space[self.fields["func"]](*args))
+
+    def regions(self, args: tuple) -> Any:
+        return build_regions(self.space["regions"](*args), self.outputs) if "regions" in self.space else ()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self.fields.get("tuple_names") or ("out",))
+
+    @property
+    def gates(self) -> Gates:
+        fields = self.fields
+        return Gates(fields["tol"], fields.get("tile_kappa", 4.0), fields.get("tile_epsilon", 0.1))
+
+
+def load_task(name: str, path: Path) -> Task:
+    """Read the literals of `SPEC = TaskSpec(...)` and execute the sources among them."""
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            keywords = {k.arg: k.value for k in node.value.keywords if k.arg}
+            fields = {key: ast.literal_eval(value) for key, value in keywords.items()}
+            parts = [Part(fields[s], str(path), keywords[s].lineno) for s in SOURCES if fields.get(s)]
+            return Task(name, fields, load_namespace(parts))
+    raise ValueError(f"{path} has no SPEC = TaskSpec(...)")
 
 
 @dataclass
@@ -97,7 +142,8 @@ def time_calls(call: Callable[[], Any], flush: Flusher, repeats: int) -> tuple[l
 def load_solution(path: Path, setting: dict[str, Any]) -> Any:
     """The solution's module, freshly executed, with the constants of `setting` replaced."""
     module_spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
-    assert module_spec and module_spec.loader
+    assert module_spec is not None
+    assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
     module_spec.loader.exec_module(module)
     for name, value in setting.items():
@@ -107,21 +153,33 @@ def load_solution(path: Path, setting: dict[str, Any]) -> Any:
     return module
 
 
-def judge(file: SpecFile, expected: tuple, regions: Any, actual: Any) -> tuple[str, float]:
+def judge(task: Task, expected: tuple, regions: Any, actual: Any) -> tuple[str, float]:
     """(failure or "", worst relative error)."""
-    spec = file.spec
     actual = as_tuple(actual)
     if len(actual) != len(expected):
         return f"{len(actual)} outputs, expected {len(expected)}", 0.0
-    gates = Gates(spec.tol, spec.tile_kappa, spec.tile_epsilon)
-    names = spec.tuple_names or ("out",)
-    reports = compare_outputs(expected, actual, names, gates, spec.output_dtypes, regions)
+    reports = compare_outputs(expected, actual, task.outputs, task.gates, task.fields.get("output_dtypes"), regions)
     return next((r.message for r in reports if r.failure), ""), max(r.error for r in reports)
 
 
+def verify_cases(task: Task, shape: tuple[int, ...], path: Path) -> Iterator[Row]:
+    """One untimed row a case of this shape."""
+    for case, make in case_functions(task.space).items():
+        args = make(*shape, SEED)
+        if args is None:
+            continue
+        row = Row(f"{task.name}: {case}", shape, unit=task.fields["metric"])
+        try:
+            actual = getattr(load_solution(path, {}), task.fields["func"])(*args)
+            row.failure, row.error = judge(task, task.reference(args), task.regions(args), actual)
+        except Exception as exception:
+            traceback.print_exc()
+            row.failure = f"{type(exception).__name__}: {str(exception)[:200]}"
+        yield row
+
+
 def measure(
-    file: SpecFile,
-    space: dict[str, Any],
+    task: Task,
     shape: tuple[int, ...],
     settings: list[dict[str, Any]],
     path: Path,
@@ -130,35 +188,33 @@ def measure(
     ceilings: dict[str, float],
 ) -> Iterator[Row]:
     """One row a setting, on one set of inputs."""
-    spec = file.spec
-    args = tuple(space["_mk"](*shape, SEED))
-    expected = as_tuple(space[spec.func](*args))
-    names = spec.tuple_names or ("out",)
-    regions = build_regions(space["regions"](*args), names) if "regions" in space else ()
-    work = file.formulas().call("canonical_work", *shape)
+    metric = task.fields["metric"]
+    args = tuple(task.space["_mk"](*shape, SEED))
+    expected, regions = task.reference(args), task.regions(args)
     for setting in settings:
-        row = Row(spec.name, shape, setting, spec.metric)
+        row = Row(task.name, shape, setting, metric)
         try:
-            function = getattr(load_solution(path, setting), spec.func)
+            function = getattr(load_solution(path, setting), task.fields["func"])
             torch.cuda.synchronize()
             began = time.perf_counter()
             first = function(*args)
             torch.cuda.synchronize()
             row.first_s = time.perf_counter() - began
-            row.failure, row.error = judge(file, expected, regions, first)
+            row.failure, row.error = judge(task, expected, regions, first)
             first = None
-            time_calls(lambda: function(*args), flush, 3)  # noqa: B023 (called at once)
-            times, last = time_calls(lambda: function(*args), flush, repeats)  # noqa: B023
-            failure, error = judge(file, expected, regions, last)
+            call = partial(function, *args)
+            time_calls(call, flush, 3)
+            times, last = time_calls(call, flush, repeats)
+            failure, error = judge(task, expected, regions, last)
             last = None
             row.failure, row.error = row.failure or failure, max(row.error, error)
             row.median_ms, row.best_ms = statistics.median(times), min(times)
-            giga = spec.metric == "GB/s"
-            row.value = work / row.median_ms / (1e6 if giga else 1e9)
+            giga = metric == "GB/s"
+            row.value = task.space["canonical_work"](*shape) / row.median_ms / (1e6 if giga else 1e9)
             row.of_ceiling = row.value / ceilings["copy_gbps" if giga else "matmul_tflops"]
-            if spec.floor_src:
-                floor = file.formulas().call("floor", *shape)
-                row.of_limit = limit_ms(float(floor[0]), float(floor[1]), ceilings) / row.median_ms
+            if "floor" in task.space:
+                nbytes, flops = task.space["floor"](*shape)
+                row.of_limit = limit_ms(float(nbytes), float(flops), ceilings) / row.median_ms
         except Exception as exception:  # the other settings shall still run
             traceback.print_exc()
             row.failure = f"{type(exception).__name__}: {str(exception)[:200]}"
@@ -187,7 +243,7 @@ def line(row: Row) -> str:
     shape = ",".join(map(str, row.shape))
     limit = f"{row.of_limit:6.3f}" if row.of_limit is not None else "     -"
     return (
-        f"{row.task[:24]:24} {shape:34} {row.value:8.1f} {row.unit:7} {row.median_ms:8.3f} ms {row.best_ms:8.3f}"
+        f"{row.task[:36]:36} {shape:34} {row.value:8.1f} {row.unit:7} {row.median_ms:8.3f} ms {row.best_ms:8.3f}"
         f" {row.of_ceiling:6.3f} {limit} {row.error:9.2e} {row.first_s:6.1f} s  {row.failure or 'ok'}  {setting}"
     )
 
@@ -200,6 +256,7 @@ def main() -> int:
     parser.add_argument("--solution", type=Path, help="time this file instead of the one in solutions/")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="replace a module constant")
     parser.add_argument("--sweep", default="", metavar="A=1,2;B=3,4", help="run every combination of these constants")
+    parser.add_argument("--cases", action="store_true", help="verify the spec's cases instead, on --shapes; no timing")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--json", type=Path, help="write the rows and ceilings here")
     options = parser.parse_args()
@@ -215,23 +272,22 @@ def main() -> int:
     ceilings = measure_ceilings()
     flush = Flusher()
     print(f"{torch.cuda.get_device_name()}: " + ", ".join(f"{k} {v:.0f}" for k, v in ceilings.items()))
-    print(f"{'task':24} {'shape':34} {'metric':>16} {'median':>11} {'best':>8} ceil   limit  E         first")
+    print(f"{'task':36} {'shape':34} {'metric':>16} {'median':>11} {'best':>8} ceil   limit  E         first")
     rows: list[Row] = []
     for task in options.tasks or specs:
         name = task.replace("_", "-")
         try:
-            file = load_spec(specs[name])
-            sources = [file.source(part) for part in FIELDS if file.value(part)]
-            space = load_namespace([Part(s.text, str(s.path), s.first_line) for s in sources])
-            shapes = getattr(file.spec, SHAPES[options.shapes])[: options.first]
-            path = options.solution or ROOT / "solutions" / file.spec.module
+            spec = load_task(name, specs[name])
+            shapes = spec.fields[SHAPES[options.shapes]][: options.first]
+            path = options.solution or ROOT / "solutions" / spec.fields["module"]
         except Exception as exception:
             traceback.print_exc()
             rows.append(Row(name, (), failure=f"{type(exception).__name__}: {exception}"))
             continue
         for shape in shapes:
             try:
-                for row in measure(file, space, shape, settings, path, options.repeats, flush, ceilings):
+                found = measure(spec, shape, settings, path, options.repeats, flush, ceilings)
+                for row in verify_cases(spec, shape, path) if options.cases else found:
                     rows.append(row)
                     print(line(row), flush=True)
             except Exception as exception:  # inputs or reference failed
