@@ -192,14 +192,15 @@ def render_docs() -> str:
     lines = [
         "# The fields of a spec",
         "",
-        "A spec file binds `SPEC = TaskSpec(...)` with literal values only; it is read without being run. Fields without a",
-        "default are required. `taskfactory new NAME` writes a file that shows all of them at work.",
+        "A spec file binds `SPEC = TaskSpec(...)` with literal values only; it is read without being run.",
+        "Fields without a default are required. `taskfactory new NAME` writes a file that shows all of them at work.",
         "",
         "This page is generated: `python -m taskfactory.spec > docs/spec.md`.",
         "",
     ]
+    described: dict[str, Any] = vars(TaskSpec)["__pydantic_fields__"]
     for field in fields(TaskSpec):
-        info = TaskSpec.__pydantic_fields__[field.name]
+        info = described[field.name]
         default = "required" if info.is_required() else f"default `{info.get_default(call_default_factory=True)!r}`"
         lines.append(f"- **`{field.name}`** ({_KINDS.get(field.name, 'str')}; {default}). {info.description}")
     return "\n".join(" ".join(line.split()) if line.startswith("- ") else line for line in lines) + "\n"
