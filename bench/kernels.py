@@ -168,7 +168,7 @@ def verify_cases(task: Task, shape: tuple[int, ...], path: Path) -> Iterator[Row
         args = make(*shape, SEED)
         if args is None:
             continue
-        row = Row(f"{task.name}: {case}", shape, unit=task.fields["metric"])
+        row = Row(task.name, shape, {"case": case}, task.fields["metric"])
         try:
             actual = getattr(load_solution(path, {}), task.fields["func"])(*args)
             row.failure, row.error = judge(task, task.reference(args), task.regions(args), actual)
