@@ -11,11 +11,12 @@ SPEC = TaskSpec(
     title="Fast adaptive block-sparsity mask: per-row threshold, 3D dilation, bit packing",
     blurb=(
         "Sparse attention for video first estimates, tile by tile, where the attention mass lies, and then has to turn "
-        "that estimate into the bitmap its attention kernel will follow. Some heads concentrate on a few tiles and others spread "
-        "over many, so a fixed number of tiles per row wastes work on the first and loses mass on the second. The rule here is "
-        "relative to each row: keep what lies within `delta` logits of the row's best tile, then grow the result by one tile in "
-        "three dimensions, because an estimate made on pooled tiles is blurred. The kernel reads a score map of more than a "
-        "gigabyte and writes a bitmap, a count per row and a density per head."
+        "that estimate into the bitmap its attention kernel will follow. Some heads concentrate on a few tiles and "
+        "others spread over many, so a fixed number of tiles per row wastes work on the first and loses mass on the "
+        "second. The rule here is relative to each row: keep what lies within `delta` logits of the row's best tile, "
+        "then grow the result by one tile in three dimensions, because an estimate made on pooled tiles is blurred. "
+        "The kernel reads a score map of more than a gigabyte and writes a bitmap, a count per row and a density per "
+        "head."
     ),
     keywords=[
         "kernel-generation", "sparse-attention", "video-diffusion", "block-mask", "bitmap", "dilation", "bandwidth-bound",
@@ -119,7 +120,6 @@ def derived(B, NH, GF, GH, GW):
         "row_kib": 4 * NT / 1024,
         "words": (NT + 31) // 32,
         "tail_bits": NT % 32,
-        "bit_row_bytes": NT // 8,
         "map_percent": 100 * B * NH * NT * NT * 4 / canonical_work(B, NH, GF, GH, GW),
     }
 
@@ -128,10 +128,12 @@ def claims(B, NH, GF, GH, GW):
     NT = GF * GH * GW
     return {
         "NT is a multiple of 8.": NT % 8 == 0,
+        "There are more than 120,000 rows.": B * NH * NT > 120000,
         "GW is smaller than a 32-bit word, and GH * GW larger.": GW < 32 < GH * GW,
         "The map is far larger than the L2 cache, so it comes from HBM.": B * NH * NT * NT * 4 > 10 * 60 * 10**6,
         "One row of scores fits in 11 KiB.": 4 * NT <= 11 * 1024,
-        "The map is more than 96 percent of the counted bytes.": 100 * B * NH * NT * NT * 4 > 96 * canonical_work(B, NH, GF, GH, GW),
+        "The map is more than 96 percent of the counted bytes.":
+            100 * B * NH * NT * NT * 4 > 96 * canonical_work(B, NH, GF, GH, GW),
     }
 ''',
     floor_src='''
@@ -314,8 +316,8 @@ def bf16_threshold(scores, delta, grid):
     measure_shapes=[(2, 24, 12, 15, 14), (3, 40, 7, 12, 16), (2, 24, 13, 12, 16), (2, 32, 9, 14, 16), (4, 16, 8, 15, 16)],
     measure_quick_shapes=[(1, 8, 5, 8, 16), (2, 6, 4, 10, 12), (1, 12, 6, 6, 16)],
     correct_shapes=[(1, 4, 3, 4, 8), (2, 3, 5, 4, 6), (1, 6, 4, 5, 8), (1, 2, 7, 3, 8), (2, 4, 3, 5, 16), (1, 5, 2, 4, 10)],
-    spec_md="""The tokens of a video are grouped into tiles, and the tiles form a grid of `GF` frames by `GH` rows by `GW`
-columns, `NT = GF * GH * GW` in all. Tile number `t` stands at
+    spec_md="""The tokens of a video are grouped into tiles, and the tiles form a grid of `GF` frames by `GH` rows by `GW` columns,
+`NT = GF * GH * GW` in all. Tile number `t` stands at
 
 ```
 f = t // (GH * GW)        h = t // GW % GH        w = t % GW
@@ -344,13 +346,15 @@ out(f, h, w) = keep(f, h, w) or keep(f-1, h, w) or keep(f+1, h, w)
 ```
 
 A neighbour beyond the edge of the grid counts as not kept. In particular the last column of one grid line and the first
-column of the next have consecutive numbers but share no face. Tiles that step 3 adds do not add neighbours of their own.
+column of the next have consecutive numbers but share no face. Tiles that step 3 adds do not add neighbours of their
+own.
 
 **4. Pack and count.** Byte `w` of `bits[b, h, i]` carries tiles `8w` to `8w + 7`, the lowest tile in the lowest bit.
-`counts[b, h, i]` is the number of tiles in the row's result, and `density[b, h]` the sum of that head's counts divided by
-`NT * NT`.
+`counts[b, h, i]` is the number of tiles in the row's result, and `density[b, h]` the sum of that head's counts divided
+by `NT * NT`.
 
-`reference.py` does this on whole boolean maps, one operation after the other. It defines the result; its speed is no guide.""",
+`reference.py` does this on whole boolean maps, one operation after the other. It defines the result; its speed is no
+guide.""",
     contract_md="""| arg | shape | dtype | meaning |
 |-----|-------|-------|---------|
 | `scores` | `(B, NH, NT, NT)` | `float32` | score of key tile (last axis) for query tile; finite or `-inf`, with at least one finite entry a row |
@@ -365,55 +369,58 @@ Return the 3-tuple `(bits, counts, density)`:
 | `counts` | `(B, NH, NT)` | `int32` | exactly |
 | `density` | `(B, NH)` | `float32` | within {{ tol }} |
 
-All tensors are contiguous and live on one CUDA device; inputs are read-only. `NT` is a multiple of 8 but need not be one of 32, and
-`GW` need not be a power of two.
+All tensors are contiguous and live on one CUDA device; inputs are read-only. `NT` is a multiple of 8 but need not be
+one of 32, and `GW` need not be a power of two.
 
-Sparse attention will skip exactly the tiles that `bits` leaves out, so a wrong bit is a tile lost or a tile computed for nothing.""",
+Sparse attention will skip exactly the tiles that `bits` leaves out, so a wrong bit is a tile lost or a tile computed
+for nothing.""",
     regime_md="""The sizes of the graded calls are not disclosed; they lie in these ranges. `B` is {{ graded.B }} and `NH` is
-{{ graded.NH }}. Grids have `GF` {{ graded.GF }}, `GH` {{ graded.GH }} and `GW` {{ graded.GW.values }}, that is `NT` from
-{{ graded.NT.min }} to {{ graded.NT.max }} tiles, what 720p video latents give at a few dozen tokens a tile. `NT` modulo 32 is one of
-{{ graded.tail_bits.values }}.
+{{ graded.NH }}. Grids have `GF` {{ graded.GF }}, `GH` {{ graded.GH }} and `GW` {{ graded.GW }}, that is `NT` from
+{{ graded.NT.min }} to {{ graded.NT.max }} tiles, what 720p video latents give at a few dozen tokens a tile. `NT` modulo
+32 is one of {{ graded.tail_bits.values }}.
 
-The score map of a call is {{ graded.map_gib | digits(2) }} GiB in {{ graded.rows.min }} to {{ graded.rows.max }} independent rows;
-it is more than 96 percent of the counted bytes, and the bitmap is a thirty-second of it. Hardly anything is computed per
-byte, so the call is bound by HBM: a kernel that reads the map exactly once, at full bandwidth, is at the limit.""",
-    correctness_md="""`bits` and `counts` must equal the reference in every entry: one wrong bit fails the call. `density` must be
-within a relative Frobenius error of {{ tol }}. Beside the default inputs, the correctness shapes run with margins drawn at random, no
-margin, scores that tie with the maximum or lie exactly on the threshold, best tiles far from the diagonal, `-inf` entries,
-rows of very different scale, and scores so large that the subtraction in the threshold rounds. `make_inputs.py` contains all of them.""",
-    perf_md="""**Keep the row on chip.** A row of scores is {{ graded.row_kib | digits(1) }} KiB. Load it into registers or shared memory,
-take the maximum, compare, dilate, pack and count there. A kernel that finds the maximum in one pass and compares in another fetches the
-map twice and can reach half the limit at best.
+The score map of a call is {{ graded.map_gib | digits(2) }} GiB, in more than 120,000 independent rows; it is more than
+96 percent of the counted bytes, and the bitmap is a thirty-second of it. Hardly anything is computed per byte, so the
+call is bound by HBM: a kernel that reads the map exactly once, at full bandwidth, is at the limit.""",
+    correctness_md="""`bits` and `counts` must equal the reference in every entry: one wrong bit fails the call. `density` must be within a
+relative Frobenius error of {{ tol }}. Ties matter: several variants of the inputs put scores exactly on the threshold,
+where `>=` keeps them, or so close to it that the rounding of the subtraction decides (see Precision).""",
+    perf_md="""**Keep the row on chip.** A row of scores is {{ graded.row_kib | digits(1) }} KiB. Load it into registers or shared
+memory, take the maximum, compare, dilate, pack and count there. A kernel that finds the maximum in one pass and
+compares in another fetches the map twice and can reach half the limit at best.
 
 **Wide loads.** `4 * NT` is a multiple of 32 bytes, so 16-byte loads are aligned in every row, but rows do not start on
-128-byte lines in general, and a power-of-two block leaves a masked tail. The byte rows of `bits` are
-{{ graded.bit_row_bytes.values }} bytes long: where that is not a multiple of 4, packed words cannot be stored as aligned 32-bit words.
+128-byte lines in general, and a power-of-two block leaves a masked tail. The rows of `bits` are `NT // 8` bytes long:
+where that is not a multiple of 4, packed words cannot be stored as aligned 32-bit words.
 
-**Dilate the packed row.** Packed, a row is at most {{ graded.words.max }} words of 32 bits. The dilation is then the row ORed with six
-shifted copies of itself: by 1, by `GW` and by `GH * GW` bits, each up and down. Three remarks:
+**Dilate the packed row.** Packed, a row is at most {{ graded.words.max }} words of 32 bits. The dilation is then the
+row ORed with six shifted copies of itself: by 1, by `GW` and by `GH * GW` bits, each up and down. Three remarks:
 
-* `GW` ({{ graded.GW.values }}) is smaller than a 32-bit word, and `GH * GW` ({{ graded.plane.values }}) larger and not always a multiple of
-  32. A shift by `s` takes bits from the words `s // 32` and `s // 32 + 1` away, joined by a funnel shift. When words are spread over lanes,
-  those are other lanes, and which ones depends on the grid.
-* The ±1 copies need a mask that clears the first or last column, the ±`GW` copies one that clears the first or last row of each frame.
-  These masks follow from `grid` alone. Bits shifted by ±`GH * GW` past either end simply leave the row.
+* `GW` is smaller than a 32-bit word, and `GH * GW` ({{ graded.plane }}) larger and not always a multiple of 32. A shift
+  by `s` takes bits from the words `s // 32` and `s // 32 + 1` away, joined by a funnel shift. When words are spread
+  over lanes, those are other lanes, and which ones depends on the grid.
+* The ±1 copies need a mask that clears the first or last column, the ±`GW` copies one that clears the first or last row
+  of each frame. These masks follow from `grid` alone. Bits shifted by ±`GH * GW` past either end simply leave the row.
 * When `NT` is not a multiple of 32, clear the unused bits of the last word after the shifts and before counting.
 
-**Counts and density.** Population counts of the packed words give `counts` without touching the map. `density` sums at most
-{{ graded.rows.max }} integers in all: use atomics on integers, or a second small kernel over `counts`, never a second pass over `scores`.
+**Counts and density.** Population counts of the packed words give `counts` without touching the map. `density` sums one
+integer a row: use atomics on integers, or a second small kernel over `counts`, never a second pass over `scores`.
 
-**Parallelism** is plentiful: with {{ graded.rows.min }} rows or more, a warp or a small block a row fills the device. What is worth tuning is how
-many loads are in flight while other rows are being reduced and packed.""",
-    precision_md="""Everything is fp32 or integer. The row maximum is exact. `best - delta[h]` is **one fp32 subtraction**, rounded to nearest
-once, and the comparison `scores >= best - delta[h]` is made on fp32 values. Whoever does these two operations decides every bit
-as the reference does, on any hardware.
+**Parallelism** is plentiful: with so many rows, a warp or a small block a row fills the device. What is worth tuning is
+how many loads are in flight while other rows are being reduced and packed.""",
+    precision_md="""Everything is fp32 or integer. The row maximum is exact. `best - delta[h]` is **one fp32 subtraction**, rounded to
+nearest once, and the comparison `scores >= best - delta[h]` is made on fp32 values. Whoever does these two operations
+decides every bit as the reference does, on any hardware.
 
-Rearranged inequalities are not the same test: `scores + delta >= best` and `best - scores <= delta` round in other places. They seldom
-disagree on the default inputs, and do on large scores, which the case `large_offset` shows. Rounding
-the maximum to bf16 moves the threshold by up to 1/128 when the maximum lies between 2 and 4. A map of hundreds of millions of entries has many
-scores that close to their threshold; already at every correctness shape some bits come out wrong.
+Rearranged inequalities are not the same test: `scores + delta >= best` and `best - scores <= delta` round in other
+places. They seldom disagree on the default inputs, and do on large scores, which the case `large_offset` shows.
+Rounding the maximum to bf16 moves the threshold by up to 1/128 when the maximum lies between 2 and 4. A map of hundreds
+of millions of entries has many scores that close to their threshold; with the default inputs, some bits come out wrong
+even at every correctness shape, with its {{ correct.NT }} tiles (measured on the CPU, seeds 0 to 2).
 
-Count in integers. A head's total is below `NT * NT`, which int32 holds; convert to fp32 at the end and divide once by `NT * NT`.
+Count in integers. A head's total is below `NT * NT`, which int32 holds; convert to fp32 at the end and divide once by
+`NT * NT`.
 
-The figure {{ tol }} concerns `density` only, where it leaves room for the last division. Nothing in this task gains from low precision.""",
+The figure {{ tol }} concerns `density` only, where it leaves room for the last division. Nothing in this task gains
+from low precision.""",
 )

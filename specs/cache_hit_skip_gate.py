@@ -6,10 +6,11 @@ SPEC = TaskSpec(
     name="cache-hit-skip-gate",
     title="Fast cache gate: reuse or refresh the residual, block by block",
     blurb=(
-        "A video diffusion model can skip a transformer block for tokens that hardly change between denoising steps: it "
-        "adds the residual cached at an earlier step to the block's input instead of computing the block. Whether to reuse or to recompute is decided for blocks of "
-        "consecutive tokens, so one clip mixes both. This kernel applies the decision to a whole sequence. Written as a "
-        "plain select it reads three large tensors everywhere; a kernel that looks at the flag first reads only two of them in any place."
+        "A video diffusion model can skip a transformer block for tokens that hardly change between denoising steps: "
+        "it adds the residual cached at an earlier step to the block's input instead of computing the block. Whether "
+        "to reuse or to recompute is decided for blocks of consecutive tokens, so one clip mixes both. This kernel "
+        "applies the decision to a whole sequence. Written as a plain select it reads three large tensors everywhere; "
+        "a kernel that looks at the flag first reads only two of them in any place."
     ),
     keywords=[
         "kernel-generation", "diffusion", "video-generation", "residual-cache", "block-cache", "elementwise",
@@ -69,8 +70,6 @@ def canonical_work(B, L, D, G):
 def derived(B, L, D, G):
     return {
         "gib": 8 * B * L * D / 2**30,
-        "blocks": -(-L // G),
-        "last_block": L - (-(-L // G) - 1) * G,
         "block_values": G * D,
         "row_bytes": 2 * D,
         "one_token_error": (2.09 / (1.05 * B * L)) ** 0.5,
@@ -226,8 +225,8 @@ def boundary_one_late(hidden, fresh, cache, hit, block):
     measure_shapes=[(2, 24000, 3072, 512), (1, 99552, 3072, 1024), (3, 18480, 3072, 256), (1, 29040, 5120, 512), (6, 12870, 3072, 768)],
     measure_quick_shapes=[(2, 8190, 1536, 512), (4, 4096, 3072, 256), (1, 18480, 3072, 1024)],
     correct_shapes=[(5, 129, 256, 64), (2, 8190, 1536, 512), (3, 1025, 64, 256), (1, 4097, 3072, 1024)],
-    spec_md="""A sequence of `L` tokens is cut into blocks of `block` tokens: token `l` belongs to block `l // block`, and
-when `block` does not divide `L` the last block is short. `hit[b, n]` says whether block `n` of request `b` reuses its cached
+    spec_md="""A sequence of `L` tokens is cut into blocks of `block` tokens: token `l` belongs to block `l // block`, and when `block`
+does not divide `L` the last block is short. `hit[b, n]` says whether block `n` of request `b` reuses its cached
 residual. With `x` for `hidden`, `y` for `fresh` and `c` for `cache`, for every token and each of its `D` values:
 
 | `hit[b, l // block]` | `out[b, l]` | `cache_out[b, l]` |
@@ -235,11 +234,11 @@ residual. With `x` for `hidden`, `y` for `fresh` and `c` for `cache`, for every 
 | true: the block was skipped | `x + c` | `c` |
 | false: the block was computed | `y` | `y - x` |
 
-What is cached is the residual, the block's output less its input, because it varies less from step to step than the output does. A
-hit applies the old residual to the new input; a miss takes the new output and stores the new residual.
+What is cached is the residual, the block's output less its input, because it varies less from step to step than the
+output does. A hit applies the old residual to the new input; a miss takes the new output and stores the new residual.
 
-In a hit block `fresh` has no meaning, in a missed block `cache` has none. Neither may influence the result there, nor need it be read:
-that is the saving, and it is why four streams are counted although five tensors have the full size.
+In a hit block `fresh` has no meaning, in a missed block `cache` has none. Neither may influence the result there, nor
+need it be read: that is the saving, and it is why four streams are counted although five tensors have the full size.
 
 In the default inputs a block hits with probability 0.6, independently of its neighbours.
 
@@ -254,42 +253,48 @@ In the default inputs a block hits with probability 0.6, independently of its ne
 
 Return the 2-tuple `(out, cache_out)`, both new `(B, L, D)` tensors in `bfloat16`.
 
-All tensors are contiguous and on one CUDA device. Inputs are read-only: return a new cache, do not update `cache` in place. `block` may
-be any positive integer, also one that does not divide `L`, and one larger than `L`. Where a stream has no meaning it may hold anything, NaN and
-infinities included.""",
-    regime_md="""The sizes of the graded calls are not disclosed; they lie in these ranges: `B` {{ graded.B }} requests, `L` {{ graded.L.min }} to
-{{ graded.L.max }} tokens, `D` {{ graded.D.values }}, and `block` one of {{ graded.G.values }}. Each call moves {{ graded.gib | digits(2) }} GiB in its four counted
-streams. `block` never divides `L` in a graded call; the last block holds from {{ graded.last_block.min }} to {{ graded.last_block.max }} tokens.
+All tensors are contiguous and on one CUDA device. Inputs are read-only: return a new cache, do not update `cache` in
+place. `block` may be any positive integer, also one that does not divide `L`, and one larger than `L`. Where a stream
+has no meaning it may hold anything, NaN and infinities included.""",
+    regime_md="""The sizes of the graded calls are not disclosed; they lie in these ranges: `B` {{ graded.B }} requests, `L`
+{{ graded.L.min }} to {{ graded.L.max }} tokens, `D` one of {{ graded.D.values }}, and `block` one of
+{{ graded.G.values }}. Each call moves {{ graded.gib | digits(2) }} GiB in its four counted streams. `block` never
+divides `L` in a graded call, so the last block of each sequence is short.
 
-There is one addition or subtraction for eight counted bytes, so the bandwidth of HBM is the limit. `B` can be 1: take the parallelism from tokens and
-values, not from requests.""",
+There is one addition or subtraction for eight counted bytes, so the bandwidth of HBM is the limit. `B` can be 1: take
+the parallelism from tokens and values, not from requests.""",
     correctness_md="""Each of the two outputs must be within a relative Frobenius error of {{ tol }} of the reference. Since the right answer
-is unique to the bit (see Precision), that is strict: in the default inputs one token that takes the wrong branch gives an error of about
-{{ graded.one_token_error.min }} to {{ graded.one_token_error.max }} at the graded sizes.
+is unique to the bit (see Precision), that is strict: in the default inputs one token that takes the wrong branch gives
+an error of about {{ graded.one_token_error | digits(4) }} at the graded sizes.
 
-The correctness shapes also run with NaN and infinities in the streams that must not be read, with all blocks hit and all missed, with magnitudes from 2⁻⁴⁰ to 2⁴⁰, with
-sums that cancel, and with blocks that divide `L`, differ from the default by a token, or exceed the sequence.
+Among the variants of the inputs listed below are NaN and infinities wherever a stream must not be read. An arithmetic
+select, `flag * (x + c) + (1 - flag) * y`, lets them through.
 
-Three mistakes, as the larger `E` of the two outputs, measured on the CPU at the correctness shapes (seeds 0 to 2): one flag for a whole request scores 0.70 to 1.2, treating every block as
-missed 0.97 to 2.6, and blocks that begin one token late 0.033 to 0.24.""",
-    perf_md="""**Read the flag first.** It is constant over `block * D` consecutive values, {{ graded.block_values.min }} or more. Give every
-program a range of tokens inside one block of one request: it loads one byte, branches once, and then runs a loop without divergence that
-touches two input streams. A select on loaded values, `where(flag, x + c, y)`, loads all three and moves a quarter more than is counted.
+Three mistakes, as the larger `E` of the two outputs, measured on the CPU at the correctness shapes (seeds 0 to 2): one
+flag for a whole request scores 0.70 to 1.2, treating every block as missed 0.97 to 2.6, and blocks that begin one token
+late 0.033 to 0.24.""",
+    perf_md="""**Read the flag first.** It is constant over `block * D` consecutive values, {{ graded.block_values.min | thousands }}
+or more. Give every program a range of tokens inside one block of one request: it loads one byte, branches once, and
+then runs a loop without divergence that touches two input streams. A select on loaded values, `where(flag, x + c, y)`,
+loads all three and moves a quarter more than is counted.
 
-**Where the reference loses.** Per value it converts three tensors to fp32 (18 bytes), forms a sum and a difference (24), selects
-twice (24) and converts back (12). These 78 bytes are {{ graded.reference_ratio }} times the 8 that count. Its token index is one `int64` a token, of length
-`L`, which costs nothing in comparison.
+**Where the reference loses.** Per value it converts three tensors to fp32 (18 bytes), forms a sum and a difference
+(24), selects twice (24) and converts back (12). These 78 bytes are {{ graded.reference_ratio }} times the 8 that count.
+Its token index is one `int64` a token, of length `L`, which costs nothing in comparison.
 
-**Then stream.** A token's row is {{ graded.row_bytes.values }} bytes and starts on a multiple of 128 bytes, so every access can be 16 bytes wide and aligned
-without a mask, except that ranges must be cut at the end of a block and of the sequence. A missed block copies `y` to `out`, a hit
-block copies `c` to `cache_out`; no value is used twice, so hints that keep data from lingering in cache are worth a trial. What remains is to find how many bytes in flight the
-memory system wants, and to balance the work when the number of blocks a request ({{ graded.blocks.min }} to {{ graded.blocks.max }}) is small or the last is short.""",
+**Then stream.** A token's row is {{ graded.row_bytes.min }} bytes or more and starts on a multiple of 128 bytes, so
+every access can be 16 bytes wide and aligned without a mask, except that ranges must be cut at the end of a block and
+of the sequence. A missed block copies `y` to `out`, a hit block copies `c` to `cache_out`; no value is used twice, so
+hints that keep data from lingering in cache are worth a trial. What remains is to find how many bytes in flight the
+memory system wants, and to balance the work when a request has few blocks or a short last one.""",
     precision_md="""Add and subtract in fp32 and round to bf16 once, to nearest even. The copied values are copied.
 
-**The answer is unique.** Each computed value is one sum or difference of two bf16 numbers. bf16 has 8 significant bits and fp32 24, which is more
-than twice 8 plus 2, so rounding the fp32 result to bf16 gives the same number as rounding the exact result would. Native bf16 addition,
-fp32 and float64 agree in every bit, and so do two alternates that we run, one in bf16 and one in float64: `E` is 0 on all correctness shapes and cases.
+**The answer is unique.** Each computed value is one sum or difference of two bf16 numbers. bf16 has 8 significant bits
+and fp32 has 24. Since 24 is at least 2 · 8 + 2, rounding a sum to fp32 and then to bf16 gives the same number as
+rounding the exact sum to bf16 at once. Arithmetic in bf16, fp32 and float64 therefore agrees in every bit: two
+independent implementations, one in bf16 and one in float64, have `E` = 0 on all correctness shapes and cases (measured
+on the CPU).
 
-The tolerance {{ tol }} is therefore no allowance for rounding. It is set low so that a mistake in few tokens is still seen in a large
-tensor. Formats narrower than bf16 cannot represent the answer and have no use here.""",
+The tolerance {{ tol }} is therefore no allowance for rounding. It is set low so that a mistake in few tokens is still
+seen in a large tensor. Formats narrower than bf16 cannot represent the answer and have no use here.""",
 )

@@ -6,11 +6,12 @@ SPEC = TaskSpec(
     name="deepseek-v32-sparse-mla-decode",
     title="Fast sparse MLA decode: attention over listed rows of a latent cache",
     blurb=(
-        "DeepSeek-V3.2 decodes in two steps: a light indexer selects a few thousand earlier positions, and attention then runs "
-        "over that selection only. This task is the second step, in the absorbed form of Multi-head Latent Attention: a cache row is a "
-        "single latent vector that all heads share, serving as the key and, in its leading part, as the value. The selected rows lie anywhere in a "
-        "pool of about a gigabyte. At 128 heads the arithmetic on a row takes tensor cores longer than memory takes to deliver it, so "
-        "the kernel has to hide an irregular gather behind two chained matrix products."
+        "DeepSeek-V3.2 decodes in two steps: a light indexer selects a few thousand earlier positions, and attention "
+        "then runs over that selection only. This task is the second step, in the absorbed form of Multi-head Latent "
+        "Attention: a cache row is a single latent vector that all heads share, serving as the key and, in its leading "
+        "part, as the value. The selected rows lie anywhere in a pool of about a gigabyte. At 128 heads the arithmetic "
+        "on a row takes the tensor cores longer than memory takes to deliver it, so the kernel has to hide an "
+        "irregular gather behind two chained matrix products."
     ),
     keywords=[
         "kernel-generation", "mla", "deepseek", "sparse-attention", "latent-attention", "decode", "gather", "kv-cache",
@@ -287,13 +288,16 @@ o[b, h, :] = sum over j of p[h, j] * row(j)[0 : dv]           the latent part on
 
 Three properties of latent attention shape the kernel:
 
-* **A row is both key and value.** All of its `DT` values enter the logit, its first `dv` values are what is summed. The last `DT - dv`, the rotary
-  part of the key, only score.
-* **A row serves all heads.** The cache has no head axis. One fetched row takes part in `H` dot products and in `H` weighted sums.
-* **Rows are scattered.** The list is the outcome of a top-k: distinct rows in arbitrary order, anywhere in a pool of `NROWS`. There are no pages,
-  and neighbouring slots have unrelated addresses. Different requests may list the same row, and often do.
+* **A row is both key and value.** All of its `DT` values enter the logit, its first `dv` values are what is summed. The
+  last `DT - dv`, the rotary part of the key, only score.
+* **A row serves all heads.** The cache has no head axis. One fetched row takes part in `H` dot products and in `H`
+  weighted sums.
+* **Rows are scattered.** The list is the outcome of a top-k: distinct rows in arbitrary order, anywhere in a pool of
+  `NROWS`. There are no pages, and neighbouring slots have unrelated addresses. Different requests may list the same
+  row, and often do.
 
-`reference.py` gathers the rows of some requests into fp32 and takes a dense softmax. It defines the result and makes no attempt at speed.""",
+`reference.py` gathers the rows of some requests into fp32 and takes a dense softmax. It defines the result and makes no
+attempt at speed.""",
     contract_md="""| arg | shape | dtype | meaning |
 |-----|-------|-------|---------|
 | `q` | `(B, H, DT)` | `bfloat16` | queries in the latent space |
@@ -304,56 +308,65 @@ Three properties of latent attention shape the kernel:
 
 Return one tensor `o` of shape `(B, H, dv)` in `bfloat16` or `float32`.
 
-All tensors are contiguous and on one CUDA device; inputs are read-only. `dv` and `DT - dv` are multiples of 32, but `DT - dv` need not be a power of two. `K` is any positive
-number (129 is among the correctness shapes), and so is `B`; `H` can be as small as {{ correct.H.min }}.""",
+All tensors are contiguous and on one CUDA device; inputs are read-only. `dv` and `DT - dv` are multiples of 32, but
+`DT - dv` need not be a power of two. `K` is any positive number (129 is among the correctness shapes), and so is `B`;
+`H` can be as small as {{ correct.H.min }}.""",
     regime_md="""The sizes of the graded calls are not disclosed; they lie in these ranges: `B` {{ graded.B.min }} to {{ graded.B.max }}
-requests, `K` {{ graded.K.min }} to {{ graded.K.max }} rows each, `H` {{ graded.H.values }}, `dv` {{ graded.DV }} and `DT` {{ graded.DT }}, in a pool of {{ graded.NROWS.min }} to
-{{ graded.NROWS.max }} rows, {{ graded.pool_gib | digits(2) }} GiB.
+requests, `K` {{ graded.K.min }} to {{ graded.K.max }} rows each, `H` one of {{ graded.H.values }}, `dv` {{ graded.DV }}
+and `DT` {{ graded.DT }}, in a pool of {{ graded.NROWS.min }} to {{ graded.NROWS.max }} rows,
+{{ graded.pool_gib | digits(2) }} GiB.
 
-A call lists {{ graded.gathered_gib | digits(2) }} GiB of rows, more than the whole pool holds, because requests repeat each other's rows: with the default inputs
-{{ graded.distinct_share.min | digits(0) }} to {{ graded.distinct_share.max | digits(0) }} percent of the listed rows are expected to be distinct. The score counts listed rows, not distinct ones.
+A call lists {{ graded.gathered_gib | digits(2) }} GiB of rows, more than the whole pool holds, because requests repeat
+each other's rows: with the default inputs {{ graded.distinct_share.min | digits(0) }} to
+{{ graded.distinct_share.max | digits(0) }} percent of the listed rows are expected to be distinct. The score counts
+listed rows, not distinct ones.
 
-Scoring and reading out one row takes `2 * H * (DT + dv)` FLOP. At 128 heads that is {{ graded.flop_per_byte.max | digits(0) }} FLOP for each gathered byte, at 64 heads
-{{ graded.flop_per_byte.min | digits(0) }}. An H200 balances at about 180 by its measured ceilings (750 TFLOP/s for a large bf16 matrix product, 4.18 TB/s for a
-copy) and at 206 by its data sheet. So four of the five graded calls are bound by the tensor cores and one by the gather. A call takes
-{{ graded.tflop | digits(2) }} TFLOP.""",
+Scoring and reading out one row takes `2 * H * (DT + dv)` FLOP. At 128 heads that is
+{{ graded.flop_per_byte.max | digits(0) }} FLOP for each gathered byte, at 64 heads
+{{ graded.flop_per_byte.min | digits(0) }}. An H200 balances at about 180 by its measured ceilings (750 TFLOP/s for a
+large bf16 matrix product, 4.18 TB/s for a copy) and at 206 by its data sheet. So four of the five graded calls are
+bound by the tensor cores and one by the gather. A call takes {{ graded.tflop | digits(2) }} TFLOP.""",
     correctness_md="""The result must be within a relative Frobenius error of {{ tol }} of the reference at every shape and case.
 
-Beside the default inputs, the correctness shapes run with given scales (also zero and negative), with a value narrower than the latent, with logits spread
-over units and over hundreds, with rows and queries of very different length, with a dominant row at the end of the list, with sorted lists, adjacent rows and both ends of the
-pool, and with all requests listing the same rows. `make_inputs.py` contains all of them.
+The default logits have a standard deviation of about {{ graded.logit_spread }} at the graded sizes, so weights are
+nearly even and a mistake in the logits shows less than one might expect; the variants below with steeper logits are the
+harder test. Measured on the CPU at the correctness shapes (seeds 0 to 2), as `E`: leaving the rotary part out of the
+logits scores 0.065 to 0.13, plain averaging 0.26 to 0.42, a default scale of `dv ** -0.5` 0.017 to 0.051, and reading
+rows `0` to `K - 1` in place of the list 1.3 to 1.5.""",
+    perf_md="""**Two products, one visit.** Bring each listed row to shared memory once and use it for the logits and for the weighted
+sum, with a running maximum, a running sum and a rescaled accumulator. A kernel with a second pass for the values
+gathers everything twice.
 
-The default logits have a standard deviation of about {{ graded.logit_spread }} at the graded sizes, so weights are nearly even and mistakes show less than one might
-expect. Measured on the CPU at the correctness shapes (seeds 0 to 2), as `E`: leaving the rotary part out of the logits scores 0.065 to 0.13, plain averaging
-0.26 to 0.42, a default scale of `dv ** -0.5` 0.017 to 0.051, and reading rows `0` to `K - 1` in place of the list 1.3 to 1.5.""",
-    perf_md="""**Two products, one visit.** Bring each listed row to shared memory once and use it for the logits and for the weighted sum, with a running
-maximum, a running sum and a rescaled accumulator. A kernel with a second pass for the values gathers everything twice.
+**Feed the tensor cores.** Per block of rows the work is a `(H, DT) × (DT, rows)` product and a `(H, rows) × (rows, dv)`
+product, both on bf16 operands. At 128 heads they take longer than the gather, so the aim is tensor cores that do not
+wait: keep several blocks of rows in flight (asynchronous copies into a ring of buffers, indices fetched well ahead)
+while softmax and products of earlier blocks proceed.
 
-**Feed the tensor cores.** Per block of rows the work is a `(H, DT) × (DT, rows)` product and a `(H, rows) × (rows, dv)` product, both on bf16
-operands. At 128 heads they take longer than the gather, so the aim is tensor cores that do not wait: keep several blocks of rows in flight (asynchronous copies into a ring of
-buffers, indices fetched well ahead) while softmax and products of earlier blocks proceed.
+**The accumulator is the constraint.** `H × dv` in fp32 is 256 KiB at 128 heads and `dv` 512, the entire register file
+of an SM. Divide heads or value columns among blocks; whoever divides heads gathers rows once per division, from L2 at
+best, and whoever divides value columns needs the weights in each.
 
-**The accumulator is the constraint.** `H × dv` in fp32 is 256 KiB at 128 heads and `dv` 512, the entire register file of an SM. Divide heads or value columns among
-blocks; whoever divides heads gathers rows once per division, from L2 at best, and whoever divides value columns needs the weights in each.
+**The gather itself.** A row is {{ graded.row_bytes }} bytes, exactly {{ graded.row_lines | digits(0) }} lines of 128
+bytes and aligned to one, so its loads are wide and waste nothing; only the next row's address is unpredictable. The
+result does not depend on the order of a list. Sorting it, or running requests with common rows at the same time, can
+turn repeated rows into L2 hits, at the price of doing so in each call.
 
-**The gather itself.** A row is {{ graded.row_bytes }} bytes, exactly {{ graded.row_lines | digits(0) }} lines of 128 bytes and aligned to one, so its loads are wide and waste nothing; only
-the next row's address is unpredictable. The result does not depend on the order of a list. Sorting it, or running requests with common rows at the same time,
-can turn repeated rows into L2 hits, at the price of doing so in each call.
-
-**Enough programs.** There are hundreds of requests and each is a long loop, so the last wave matters. If a list is split over programs, merge the parts' `(sum, maximum, accumulator)` in
-fp32 with the usual log-sum-exp weights.
+**Enough programs.** There are hundreds of requests and each is a long loop, so the last wave matters. If a list is
+split over programs, merge the parts' `(sum, maximum, accumulator)` in fp32 with the usual log-sum-exp weights.
 
 The result is up to {{ graded.result_mib.max | digits(0) }} MiB: write it once, in bf16, in wide stores.""",
     precision_md="""Inputs are bf16. Multiply them as they are and accumulate logits, sums and the result in fp32. Apply `scale` to the fp32
-logits; a query that is rescaled and then rounded to bf16 again puts an error on every logit, which the cases with large logits do not forgive. Rounding
-the weights `exp(s - maximum)` to bf16 for the second product is fine. An accumulator in bf16 is not: its error grows with `K`.
+logits; a query that is rescaled and then rounded to bf16 again puts an error on every logit, which the cases with large
+logits do not forgive. Rounding the weights `exp(s - maximum)` to bf16 for the second product is fine. An accumulator in
+bf16 is not: its error grows with `K`.
 
 Quantising rows or queries to 8 bits approximates the operation and is not an implementation of it.
 
-**Where {{ tol }} comes from.** An independent implementation with an online softmax over parts of the list, bf16 weights in the value product and a
-bf16 result differs from the reference by an `E` of up to 2.6e-3 on the default inputs and in every other case (measured on the CPU at the correctness shapes, seeds
-0 to 2). Rounding is all of it: of weights and result to bf16 on one side and of the result on the other. A float64 evaluation that is never rounded to bf16 still
-reads 1.8e-3, because the reference itself returns bf16. The figure does not grow with the list: it is 2.5e-3 at `K` of 64, 512 and 2048 and 2.4e-3 at 4096 (`dv` 512,
-`DT` 576, two requests of eight heads). What remains up to {{ tol }} is room for other orders of
-summation and for hardware that rounds its products differently.""",
+**Where {{ tol }} comes from.** An independent implementation with an online softmax over parts of the list, bf16
+weights in the value product and a bf16 result differs from the reference by an `E` of up to 2.6e-3 on the default
+inputs and in every other case (measured on the CPU at the correctness shapes, seeds 0 to 2). Rounding is all of it: of
+weights and result to bf16 on one side and of the result on the other. A float64 evaluation that is never rounded to
+bf16 still reads 1.8e-3, because the reference itself returns bf16. The figure does not grow with the list: it is 2.5e-3
+at `K` of 64, 512 and 2048 and 2.4e-3 at 4096 (`dv` 512, `DT` 576, two requests of eight heads). What remains up to
+{{ tol }} is room for other orders of summation and for hardware that rounds its products differently.""",
 )
