@@ -240,6 +240,15 @@ def test_app_runs_without_our_dependencies(files, tmp_path):
     subprocess.run([sys.executable, "-I", "-c", code], check=True)
 
 
+def test_measure_shows_the_commands_of_the_readme(files, tmp_path):
+    path = tmp_path / "measure.py"
+    path.write_text(files[APP + "measure.py"], "utf-8")
+    shown = subprocess.run([sys.executable, "-I", str(path), "--help"], capture_output=True, text=True, check=True).stdout
+    commands = re.search(r"```bash\n(.*?)```", files[APP + "README.md"], re.S)[1]
+    assert commands in shown
+    assert "--shape 512,1024" in commands
+
+
 def test_grader_imports_nothing_that_a_solvers_machine_lacks():
     allowed = set(sys.stdlib_module_names) | {"torch", "triton"}
     for name, text in vendored_grader().items():
