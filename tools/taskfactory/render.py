@@ -108,6 +108,20 @@ def readme(file: SpecFile) -> str:
     return _tidy(_template("app/README.md", _view(file, task_facts(file), image="")))
 
 
+def task_files(file: SpecFile) -> dict[str, str]:
+    """The hidden task directory without its copy of the grader, by path below `tests/`; for grading in place.
+
+    Raises:
+        SpecError: as `render`.
+    """
+    files = render(file, image="")
+    return {
+        path.removeprefix(TESTS): text
+        for path, text in files.items()
+        if path.startswith(TESTS) and not path.startswith(TESTS + "grader/")
+    }
+
+
 @lru_cache(maxsize=1)
 def vendored_grader() -> Mapping[str, str]:
     """The grader's modules by path relative to its package; they go into every bundle unchanged."""

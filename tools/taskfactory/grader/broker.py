@@ -27,7 +27,7 @@ import torch
 
 from . import ceilings, memory
 from .clock import UNBOUNDED_BELOW, Overhead, shape_time
-from .compare import Gates, OutputReport, as_tuple, build_regions, compare_outputs, dtype_name
+from .compare import Gates, as_tuple, build_regions, compare_outputs, dtype_name
 from .job import Job, Link, job_from_json
 from .protocol import valid_claim
 from .result import CallFailure, Result, ShapeResult, Status, dumps, geometric_mean, write_atomically
@@ -181,11 +181,7 @@ class Grading:
             exchange = session.exchange(layout.arguments, layout.nbytes, timeout_s)
             self._verify(plan, args, layout, exchange, shape)
         except SessionFailed as failure:
-            if self.result.failure is None and failure.status is not Status.INFRASTRUCTURE_ERROR:
-                self.result.failure = CallFailure(plan.kind, plan.ordinal, plan.case, failure.message, list(plan.shape))
-            if self.result.failure is not None and self.result.failure.seed is None:
-                self.result.failure.seed = seed
-                self.result.failure.traceback = failure.traceback
+            self._record(failure, plan, seed)
             raise
         shape.seeds.append(seed)
         shape.calls += 1
@@ -211,17 +207,18 @@ class Grading:
             shape.tile_ratios[report.name] = max(report.tile_ratio, shape.tile_ratios.get(report.name, 0.0))
             for region, error in report.regions.items():
                 shape.regions[region] = max(error, shape.regions.get(region, 0.0))
-        self._raise_first_failure(plan, reports)
-
-    def _raise_first_failure(self, plan: Plan, reports: list[OutputReport]) -> None:
         broken = next((report for report in reports if report.failure), None)
-        if broken is None:
-            return
-        self.result.failure = CallFailure(
-            plan.kind, plan.ordinal, plan.case, broken.message, list(plan.shape),
-            outputs=[dataclasses.asdict(report) for report in reports],
-        )  # fmt: skip
-        raise SessionFailed(Status(broken.failure), f"{plan.label}: {broken.message}")
+        if broken is not None:
+            raise SessionFailed(Status(broken.failure), f"{plan.label}: {broken.message}", outputs=reports)
+
+    def _record(self, failure: SessionFailed, plan: Plan | None = None, seed: int | None = None) -> None:
+        """Keep the first failure; what is broken here is none of the submission's."""
+        if self.result.failure is None and failure.status is not Status.INFRASTRUCTURE_ERROR:
+            self.result.failure = CallFailure(
+                plan.kind if plan else "", plan.ordinal if plan else 0, plan.case if plan else "",
+                failure.message, list(plan.shape) if plan else [], seed,
+                [dataclasses.asdict(report) for report in failure.outputs], failure.traceback,
+            )  # fmt: skip
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
@@ -332,8 +329,9 @@ class Grading:
             floor_ms = self.peaks.floor_ms(nbytes, flops) if self.peaks else 0.0
             if timed.score_ms < floor_ms:
                 times = f"{timed.score_ms:.4g} ms, the floor is {floor_ms:.4g} ms"
-                self.result.failure = CallFailure(plan.kind, plan.ordinal, "", times, list(plan.shape))
-                raise SessionFailed(Status.IMPOSSIBLE_TIME, f"{plan.label}: {times}")
+                failure = SessionFailed(Status.IMPOSSIBLE_TIME, f"{plan.label}: {times}")
+                self._record(failure, plan)
+                raise failure
             shape.limit_ms = ceilings.limit_ms(nbytes, flops, self.result.ceilings)
             shape.bounded = shape.limit_ms >= UNBOUNDED_BELOW * timed.delta_ms
             unit = plan.work / self.task.work_unit * 1e3
@@ -373,8 +371,7 @@ class Grading:
             self._run()
         except SessionFailed as failure:
             self.result.status, self.result.message = failure.status, failure.message
-            if self.result.failure is None and failure.status is not Status.INFRASTRUCTURE_ERROR:
-                self.result.failure = CallFailure("", 0, "", failure.message, traceback=failure.traceback)
+            self._record(failure)
         except BrokenEnvironment as error:
             self.result.status, self.result.message = Status.INFRASTRUCTURE_ERROR, str(error)
         self.result.duration_s = time.monotonic() - started

@@ -28,7 +28,7 @@ def exit_code(result: Result) -> int:
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """"4,4096,16" -> (4, 4096, 16)."""
+    """ "4,4096,16" -> (4, 4096, 16)."""
     try:
         return tuple(int(part) for part in text.replace("(", "").replace(")", "").split(",") if part.strip())
     except ValueError:

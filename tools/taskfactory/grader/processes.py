@@ -55,9 +55,12 @@ class Child:
         while piece := os.read(stream.fileno(), 65536):
             self.kept = (self.kept + piece)[-KEPT_OUTPUT_BYTES:]
 
-    def output(self) -> str:
-        """What it printed last; call after its tree is dead."""
+    def finish(self) -> str:
+        """Release everything and return what it printed last; call after its tree is dead."""
         self._drainer.join(timeout=2)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process.poll()  # reaped already by `kill_all`: lets subprocess notice
         return self.kept.decode("utf-8", "replace")
 
 

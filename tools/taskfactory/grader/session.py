@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from . import memory
-from .compare import dtype_name
+from .compare import OutputReport, dtype_name
 from .job import Job, Link
 from .protocol import BrokerEnd, Done, OutputDescriptor, ProtocolViolation, Reply, Request, WorkerDied, WorkerTimeout
 from .result import Status
@@ -32,9 +32,9 @@ _STATUS = {
 class SessionFailed(Exception):
     """The worker ended the grading; `status` says how."""
 
-    def __init__(self, status: Status, message: str, traceback: str = "") -> None:
+    def __init__(self, status: Status, message: str, traceback: str = "", outputs: Sequence[OutputReport] = ()) -> None:
         super().__init__(message)
-        self.status, self.message, self.traceback = status, message, traceback
+        self.status, self.message, self.traceback, self.outputs = status, message, traceback, outputs
 
 
 @dataclass

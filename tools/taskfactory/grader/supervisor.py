@@ -110,7 +110,9 @@ class Supervision:
         message = self._serve(Link(ours), broker)
         ours.close()
         gone = kill_all(self.spare)
-        result = self._result(message, broker.output())
+        if self.worker is not None:
+            self.printed = self.worker.finish()
+        result = self._result(message, broker.finish())
         if not gone:
             result = self._infrastructure("processes of the submission could not be killed", result)
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -157,7 +159,7 @@ class Supervision:
     def _reap(self, broker: Child) -> dict[str, Any]:
         gone = kill_all(self.spare | {broker.pid})
         if self.worker is not None:
-            self.printed = self.worker.output() or self.printed
+            self.printed = self.worker.finish() or self.printed
             self.worker = None
         return {} if gone else {"error": "processes of the submission could not be killed"}
 

@@ -61,10 +61,7 @@ def summary(result: Result) -> str:
     """The last line: verdict and score."""
     confined = "" if result.confinement.get("tier") != "unconfined" else " [unconfined]"
     if result.score is not None:
-        return (
-            f"{result.task}: passed, {result.score:.1f} {result.metric}, "
-            f"{result.reward:.3f} of the limit{confined}"
-        )
+        return f"{result.task}: passed, {result.score:.1f} {result.metric}, {result.reward:.3f} of the limit{confined}"
     if result.status is Status.PASSED:
         return f"{result.task}: passed, not timed ({result.calls_verified} calls verified){confined}"
     return f"{result.task}: {result.status}{confined}"
