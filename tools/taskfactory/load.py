@@ -19,6 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from taskfactory.checks.codes import CODES
 from taskfactory.errors import SpecError
 from taskfactory.findings import Finding, in_file_order
 from taskfactory.formulas import Formulas, Source
@@ -117,7 +118,7 @@ class _Loader:
         return SpecFile(self.path, spec, self.lines, self.text, tuple(self.findings))
 
     def _error(self, code: str, message: str, line: int = 0, field: str = "", hint: str = "") -> None:
-        self.findings.append(Finding(code, "error", message, self.path, line, field, hint))
+        self.findings.append(Finding(code, "error", message, self.path, line, field, hint or CODES[code].fix))
 
     def _stop(self, code: str, message: str, line: int = 0, hint: str = "") -> SpecError:
         self._error(code, message, line, hint=hint)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from taskfactory.checks.codes import CODES
 from taskfactory.checks.figures import check_ranges, check_sizes, check_tolerance
 from taskfactory.checks.leaks import check_leaks
 from taskfactory.checks.report import Report
@@ -134,5 +136,10 @@ def _rendered(report: Report, formulas: Formulas | None) -> Mapping[str, str]:
         try:
             rendered[field] = render_field(report.file, field, names)
         except SpecError as error:
-            report.findings.extend(error.findings)
+            # A formula that fails has been reported; only what is wrong with the template is news.
+            report.findings += [
+                replace(found, hint=CODES[found.code].fix)
+                for found in error.findings
+                if found.code in ("TF420", "TF421")
+            ]
     return rendered

@@ -23,7 +23,8 @@ class Report:
         field, that of its line `row`, counted from 1 as Python reports it. Without a hint the table's remedy is given.
         """
         if not line:
+            if row > 1:
+                offset = sum(len(text) + 1 for text in self.file.value(field).split("\n")[: row - 1])
             line = self.file.line(field, offset) or self.file.lines.get(field.partition(".")[0], 0)
-            line += max(row - 1, 0) if line else 0
         entry = CODES[code]
         self.findings.append(Finding(code, entry.severity, message, self.file.path, line, field, hint or entry.fix))
