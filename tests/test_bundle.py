@@ -198,6 +198,18 @@ def test_a_killed_build_leaves_no_half_bundle(spec, out, moment):
     assert contents(out / TASK) == before
 
 
+def test_builds_at_the_same_time_leave_one_whole_bundle(spec, out):
+    env = {**os.environ, "PYTHONPATH": str(Path(bundle.__file__).resolve().parents[1])}
+    code = (
+        "import sys; from pathlib import Path; from taskfactory import bundle; from taskfactory.load import load_spec\n"
+        "for _ in range(10): bundle.build(load_spec(sys.argv[1]), Path(sys.argv[2]), image=bundle.BASE_IMAGE)"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code, str(spec), str(out)], env=env) for _ in range(3)]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+    assert [p.name for p in out.iterdir()] == [TASK]
+    assert why_stale(spec, out) is None
+
+
 def test_the_folder_of_a_living_build_is_left_alone(out):
     out.mkdir()
     parent = out / f".{TASK}.new-{os.getppid()}-abc"

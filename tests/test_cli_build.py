@@ -1,10 +1,14 @@
 """`taskfactory build`: what it prints where, and its exit status."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import taskfactory
 from click.testing import CliRunner, Result
 from taskfactory.cli import main
 from test_prose import FIXTURE
@@ -121,6 +125,19 @@ def test_unknown_task(repo):
 def test_unwritable_out_is_the_environments_fault(repo):
     (repo / "taken").write_text("a file")
     assert run("--out", "taken/deeper").exit_code == 3
+
+
+def test_an_unchanged_build_imports_nothing_heavy(repo):
+    """1,000 unchanged specs are to take three seconds, which leaves no room for importing what is not needed."""
+    run()
+    code = (
+        "import sys; from click.testing import CliRunner; from taskfactory.cli import main\n"
+        "done = CliRunner().invoke(main, ['build']); assert 'up to date' in done.output, done.output\n"
+        "print(sorted({'torch', 'pydantic', 'jinja2', 'rich'} & set(sys.modules)))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(taskfactory.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_help_shows_an_example():

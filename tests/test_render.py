@@ -162,6 +162,13 @@ def test_readme_states_every_gate(files):
     ]  # fmt: skip
 
 
+def test_readme_of_exact_outputs_speaks_of_no_error(tmp_path):
+    file = edited(tmp_path, '(("bfloat16",), ("float32",))', '(("int32",), ("uint8",))')
+    text = render(file, image=IMAGE)[APP + "README.md"]
+    assert "(`y`, `scale`) must equal the reference exactly" in text
+    assert "||_run" not in text
+
+
 def test_numbers_said_twice_agree():
     assert module.TILE == compare.TILE
 
@@ -243,7 +250,8 @@ def test_app_runs_without_our_dependencies(files, tmp_path):
 def test_measure_shows_the_commands_of_the_readme(files, tmp_path):
     path = tmp_path / "measure.py"
     path.write_text(files[APP + "measure.py"], "utf-8")
-    shown = subprocess.run([sys.executable, "-I", str(path), "--help"], capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-I", str(path), "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     commands = re.search(r"```bash\n(.*?)```", files[APP + "README.md"], re.S)[1]
     assert commands in shown
     assert "--shape 512,1024" in commands

@@ -7,6 +7,7 @@ spec is recognised by that key without being loaded.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -204,20 +205,30 @@ def clean_strays(out: Path, task: str) -> None:
 def _swap(new: Path, target: Path) -> None:
     """Rename `new` to `target`, moving what is there aside first and back again should the rename fail."""
     old = target.with_name(new.name.replace(".new-", ".old-", 1))
-    had_old = target.exists() or target.is_symlink()
-    if had_old:
-        target.rename(old)
-    try:
-        new.rename(target)
-    except OSError:
-        if had_old:
-            old.rename(target)
-        raise
-    if had_old:
-        if old.is_dir() and not old.is_symlink():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.unlink(missing_ok=True)
+    while True:
+        try:
+            target.rename(old)
+            moved = True
+        except FileNotFoundError:
+            moved = False
+        try:
+            new.rename(target)
+            break
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another build was quicker; ours replaces it
+                _remove(old)
+                continue
+            if moved:
+                old.rename(target)
+            raise
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
