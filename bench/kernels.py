@@ -229,6 +229,11 @@ def parse_value(text: str) -> Any:
         return text
 
 
+def shape_of(text: str) -> tuple[int, ...]:
+    """`1,2,3` -> (1, 2, 3)."""
+    return tuple(int(part) for part in text.split(","))
+
+
 def parse_settings(fixed: list[str], sweep: str) -> list[dict[str, Any]]:
     """`--set` pairs and the product of `--sweep` lists."""
     base = {name: parse_value(value) for name, value in (pair.split("=", 1) for pair in fixed)}
@@ -252,6 +257,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help="task names (default: every spec in specs/)")
     parser.add_argument("--shapes", choices=SHAPES, default="graded")
+    parser.add_argument("--shape", action="append", type=shape_of, metavar="A,B,..", help="a shape of your own")
     parser.add_argument("--first", type=int, metavar="N", help="only the first N shapes")
     parser.add_argument("--solution", type=Path, help="time this file instead of the one in solutions/")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="replace a module constant")
@@ -278,7 +284,7 @@ def main() -> int:
         name = task.replace("_", "-")
         try:
             spec = load_task(name, specs[name])
-            shapes = spec.fields[SHAPES[options.shapes]][: options.first]
+            shapes = options.shape or spec.fields[SHAPES[options.shapes]][: options.first]
             path = options.solution or ROOT / "solutions" / spec.fields["module"]
         except Exception as exception:
             traceback.print_exc()
