@@ -124,6 +124,15 @@ def test_namespaces_hide_what_landlock_shows(tmp_path: Path) -> None:
         assert observed.tier == "namespaced"
 
 
+@pytest.mark.skipif(not HAS_LANDLOCK, reason="needs Landlock")
+def test_what_costs_the_tier_is_seen() -> None:
+    wide = confine.probe_worker(wide_proc=True)
+    assert wide.tier == "partial"
+    assert {"proc_cmdline", "proc_stat"} <= set(wide.succeeded)
+    assert not wide.attacks["proc_environ"].succeeded
+    assert confine.probe_worker(devices=["/dev/shm"]).succeeded == ["dev_shm"]
+
+
 def test_without_landlock_the_report_says_so() -> None:
     """A kernel without Landlock, played by a filter that answers ENOSYS to its system calls."""
     package = os.path.dirname(os.path.dirname(confine.__file__))

@@ -23,13 +23,17 @@ _ETC = (
     "alternatives", "group", "host.conf", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime",
     "nsswitch.conf", "nvidia", "OpenCL", "os-release", "passwd", "timezone", "vulkan",
 )  # fmt: skip
-# Of /proc what describes the machine. Not kcore, kmsg, kallsyms, keys, sysrq-trigger, and no process but our own.
+# Of /proc what describes the machine. Not kcore, kmsg, kallsyms, keys, sysrq-trigger, nor interrupts (which tell when
+# the GPU works for somebody), and no process but our own.
 _PROC = (
-    "cgroups", "cmdline", "cpuinfo", "devices", "driver", "filesystems", "interrupts", "loadavg", "meminfo",
-    "misc", "modules", "stat", "swaps", "sys", "uptime", "version", "vmstat", "zoneinfo",
+    "cpuinfo", "devices", "driver", "filesystems", "loadavg", "meminfo", "misc", "modules", "stat", "sys", "uptime",
+    "version",
 )  # fmt: skip
-_SYS = ("block", "bus", "class", "dev", "devices", "firmware/devicetree", "fs/cgroup", "hypervisor",
-        "kernel/iommu_groups", "kernel/mm", "module")  # fmt: skip
+# Of /sys the devices and modules. Not control groups (whose statistics are those of others), debugfs or tracefs.
+_SYS = (
+    "block", "bus", "class", "dev", "devices", "firmware/devicetree", "hypervisor", "kernel/iommu_groups", "kernel/mm",
+    "module",
+)  # fmt: skip
 _DEVICES_READ = ("/dev/random", "/dev/urandom")
 _DEVICES = ("/dev/full", "/dev/null", "/dev/zero")
 _NVIDIA_SHARED = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
@@ -148,10 +152,10 @@ def grants(scratch: str, readable: Sequence[str], devices: Sequence[str], *, wid
     """The whole of what a worker may reach, most general first.
 
     `readable` may be read and executed; `scratch` is its own; `devices` may be opened, written and controlled (a
-    directory such as /dev/nvidia-caps stands for what is in it). In /proc it may read what describes the machine and
-    its own directory, and write below its own ``task`` directory only (CUDA names its threads there). Processes it
-    starts cannot read their own /proc directories; `wide_proc` grants reading all of /proc, which also shows the
-    command lines and states of other processes.
+    directory such as /dev/nvidia-caps stands for what is in it; /dev/shm may be named, gives shared memory files, and
+    costs the tier "confined"). In /proc it may read what describes the machine and its own directory, and write below
+    its own ``task`` directory only (CUDA names its threads there). Processes it starts cannot read their own /proc
+    directories; `wide_proc` grants reading all of /proc, which also shows the command lines and states of others.
 
     Raises ValueError for a path that would open everything ("/", "/proc", "/dev", "/tmp" itself and the like).
     """
@@ -165,7 +169,7 @@ def grants(scratch: str, readable: Sequence[str], devices: Sequence[str], *, wid
     result += _present("/sys", _SYS)
     result += [Grant(own, READ), Grant(f"{own}/task", READ | WRITE)]
     result += [Grant(path, READ_FILE) for path in _DEVICES_READ]
-    result += [Grant(path, DEVICE) for path in (*_DEVICES, *devices)]
+    result += [Grant(path, PRIVATE if path == "/dev/shm" else DEVICE) for path in (*_DEVICES, *devices)]
     result += [Grant(path, READ_EXECUTE) for path in readable]
     result.append(Grant(scratch, PRIVATE))
     return result
