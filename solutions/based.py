@@ -1,40 +1,43 @@
-"""Based forward: causal attention with weights 1 + s + s^2 / 2, as a linear attention over symmetric feature groups.
+"""Based forward: causal attention with weights 1 + s + s^2 / 2, as linear attention over symmetric feature groups.
 
 What is counted, and what is done
 ---------------------------------
-The canonical count is 4 P V + 2 * 64 (K + V) FLOP a token, P = 1 + K + K^2. Bytes are K + K + V in and V out, 2 each:
-2.3 GB at the largest regime, 0.55 ms on an H200; at K = 8 that is the limit, at K = 16 the tensor cores are.
+The canonical count is 4 P V + 2 * 64 (K + V) FLOP a token and head, P = 1 + K + K^2. Unique traffic is q, k, v and
+out: 4 (K + V) bytes a token and head, so about 100 FLOP a byte at K = 8, where memory is the limit on an H200, and
+275 at K = 16, where tensor work and everything around it is.
 
-k (x) k is symmetric, so half of the K^2 products repeat. With x = (lo, hi), two halves of eight features,
+x (x) x is symmetric, so nearly half of the K^2 products repeat. With x = (lo, hi), halves of eight features,
 
-    (q . k)^2 = lo(x)lo + 2 hi(x)lo + hi(x)hi        (each an 8 x 8 = 64-feature inner product)
+    (q . k)^2 = lo(x)lo + 2 hi(x)lo + hi(x)hi        (each an inner product of 8 x 8 = 64 features)
 
-which is 192 products instead of 256, in groups that are exactly one tensor-core row block each. For K = 8 one group is
-left. The linear and the constant term are one more group: keys (k0, 1, k1, 1, ...), queries (q0, 1, q1, 0, q2, 0, ...).
+which is 192 products instead of 256, in three groups of exactly the 64 rows of a tensor-core block. For K = 8 one
+group is left. The linear and the constant term are one more group: keys (k0, 1, k1, 1, ...) against queries (q0, 1,
+q1, 0, q2, 0, ...), which also makes their product inside a chunk q . k + 1.
 
 Design
 ------
-Three launches; head (b, h) and V-slice are independent, time is sequential inside a program.
+Three launches. Heads and slices of V are independent; time is sequential inside a program of the last one.
 
-1. ``_segments``: for every SEGMENT tokens of a head, the fp32 sums of k k^T and k; also k transposed to (K, T) a head.
-2. ``_normaliser``: 1 / (sum_j A_ij + 1e-6) for every row. Row sums need no features: over the past,
-   sum_j s^2 = scale^2 q^T (sum_j k_j k_j^T) q, a 16 x 16 form. The form is split into a high and a low bf16 part, since an
-   error of a denominator is an error of the whole row.
-3. ``_forward``: a program owns 64 columns of V and walks the sequence in chunks of 64 tokens. The state (three 64 x 64
-   groups and the linear one) never leaves its registers and stays fp32; each chunk rounds a copy to bf16 for the product
-   with the queries' features, which like the keys' features are built in registers, already in the layout of a
-   tensor-core operand. Inside a chunk the polynomial is evaluated directly.
+1. ``_segments``: for every SEGMENT tokens of a head the fp32 sums of k k^T and of k; also k transposed, (K, T) a head.
+2. ``_normaliser``: 1 / (sum_j A_ij + 1e-6) of every row. It needs no feature map: over the past, sum_j s^2 is the form
+   scale^2 q^T (sum_j k_j k_j^T) q. For its tensor-core product the fp32 form is split into a high and a low bf16 part,
+   since an error of a denominator is an error of the whole row.
+3. ``_forward``: a program owns 64 columns of V and walks the sequence in chunks of 64 tokens. The state (three groups
+   of 64 x 64 and the linear one) stays in its registers, in fp32. Each chunk multiplies a bf16 copy of it by the
+   features of the queries, and adds the features of the keys times v. Inside the chunk the polynomial is evaluated
+   directly.
 
-The normaliser has its own kernel because the forward has no register to spare: fused, it spilled. Keys are
-transposed beforehand because the state update needs features as rows and tokens as columns: a thread then reads
-pairs of tokens with one shared-memory access, where the untransposed layout took two-byte ones (224 shared loads a chunk
-and thread before, 66 after; 1960 instructions in the kernel before, 1280 after). Queries are multiplied unscaled,
-products of two bf16 rounded once; scale^2 / 2 multiplies the fp32 accumulator between the quadratic and the other
-terms. Scaling q first costs a second rounding and keeps the compiler from building features in place.
+What matters in (3), read from the machine code. The features of the keys are built in registers in the layout of a
+tensor-core operand, features as rows and tokens as columns; with k transposed beforehand a thread reads pairs of
+tokens in one shared-memory access, where k's own layout costs two-byte ones. Queries stay unscaled, so a feature is
+one bf16 product rounded once; scale^2 / 2 multiplies the fp32 accumulator between the quadratic and the other terms,
+and the factor two of hi(x)lo is exact. Together this took the kernel from 224 shared loads, 34 spill reloads and 1856
+instructions to 66, 8 and 1250. Two programs share a multiprocessor (255 registers, four warps), and one computes
+while the other waits.
 
-What limits it: at K = 16 the chain from one chunk's state through rounding, shared memory and tensor core, hidden only by
-the second program of the multiprocessor. Two V-slices of a head run side by side, so q and k come from L2 once more.
-"""
+Left: the normaliser inside (3) spills. One program for all 128 columns builds features once instead of twice, but
+needs eight warps, so no second program fits to fill its waits, and it spills more. One group of 128 rows for
+hi(x)(lo, hi) saves a dependent product and spills too."""
 
 import math
 
@@ -168,7 +171,7 @@ def _forward(
     f8 = tl.arange(0, 8)
     causal = token[:, None] >= token[None, :]
 
-    # Linear and constant terms: keys (k0, 1, k1, 1, ...) against queries (q0, 1, q1, 0, q2, 0, ...); scale on even rows.
+    # linear and constant terms: keys (k0, 1, k1, 1, ...), queries (q0, 1, q1, 0, q2, 0, ...); scale on even rows
     ones = tl.full([K, C], 1.0, tl.float32).to(tl.bfloat16)
     first = (tl.zeros([C, K], tl.float32) + tl.where(f == 0, 1.0, 0.0)[None, :]).to(tl.bfloat16)
     even = tl.where(tl.arange(0, 2 * K) % 2 == 0, scale, 1.0)

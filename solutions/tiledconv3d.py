@@ -2,70 +2,74 @@
 
 The identity
 ------------
-The task convolves every tile against its own zero border, multiplies by a feather, adds and divides. Write ``w_i(p)`` for
-the feather of tile ``i`` at canvas pixel ``p`` and ``X_s(p)`` for what spatial tap ``s`` of the 3x3 window contributes at
-``p``: the sum over input channels and the three time taps of weight times ``x(p + s)``. Tile ``i`` reads ``x(p + s)`` if
-it contains ``p + s`` and zero otherwise, and its weights do not depend on ``i``, so by linearity
+The task convolves every tile against its own zero border, multiplies by a feather, adds and divides. Write ``f_i(p)``
+for the feather of tile ``i`` at canvas pixel ``p``, and ``X_s(p)`` for what spatial tap ``s`` of the 3x3 window adds
+at ``p``: the sum over input channels and the three time taps of weight times ``x(p + s)``. Tile ``i`` reads ``x(p +
+s)`` if it contains ``p + s`` and zero otherwise, and the weights are the same in every tile, so by linearity
 
-    out(p) = bias + sum_s share_s(p) * X_s(p),    share_s(p) = sum of w_i(p) over tiles i holding p AND p + s
-                                                               ----------------------------------------------
-                                                               sum of w_i(p) over tiles i holding p
+    out(p) = bias + sum_s share_s(p) * X_s(p)
 
-This is the specified sum with its terms collected by tap instead of by tile: nothing is dropped, and the tiles' zero
-padding is present as the terms missing from the numerator. The bias comes out whole, since the feathers are divided by
-their own sum. A share differs from one only where some tile that holds ``p`` ends between ``p`` and ``p + s``, which means
-on a tile's outermost ring of pixels (and not where the tile ends with the canvas: there ``x(p + s)`` is zero anyway).
-So, on the graded regime, 95-97 % of the pixels are those of a plain convolution, and each is computed once although
-1.8 to 2.2 tiles cover it on average. Reading the neighbours everywhere (a "halo exchange") is this formula with every
-share set to one; it is wrong exactly on the rings, which is where the second kernel works.
+                   sum of f_i(p) over the tiles that contain p and p + s
+    share_s(p) =   -----------------------------------------------------
+                   sum of f_i(p) over the tiles that contain p
+
+This is the specified sum with its terms collected by tap instead of by tile. Nothing is approximated: the zero
+padding of the tiles is present as the terms missing from the numerator. The bias comes out whole, since the feathers
+are divided by their own sum. A share differs from one only where some tile that contains ``p`` ends between ``p`` and
+``p + s``, hence only on a tile's outermost ring of pixels (and not where tile and canvas end together: ``x(p + s)``
+is zero there in any case). In the graded regime 95-97 % of the pixels are therefore those of a plain convolution, and
+each is computed once although about two tiles cover it. Reading true neighbours everywhere (a "halo exchange") is the
+same formula with every share set to one; it is wrong exactly on the rings, and those are what the last kernel is for.
 
 Design
 ------
-Five launches on one stream, nothing read back by the host:
+Five launches on one stream; the host reads nothing back.
 
-1. ``_to_channels_last``: x to (T, rows, columns, channels) with a zero border, so that a tap is an address offset, the
-   reduction dimension is contiguous, and no load of the convolution needs a mask. One read and one write of x.
-2. ``_pack_weights``: weights to the order in which they are multiplied (see "stacking").
-3. ``_find_rings``: shares of every pixel from ``origins``, any number of covering tiles; those with a share below one are
-   appended to a list.
-4. ``_convolve``: the plain convolution, an implicit GEMM ``(64 output rows) x (channels) x (8 x 32 pixels)`` per tap. The
-   pixels are the wide side of the tensor-core product: 64 x 256 reads 80-96 B of shared memory per clock, where
-   256 x 64 would read 128, all there is.
-5. ``_convolve_rings``: recomputes the listed pixels with their shares, applied in fp32 to each tap's product, and
-   overwrites them. Pixels are gathered; the values that a share of zero multiplies are never loaded.
+1. ``_to_channels_last``: x to (T, rows, columns, channels) with a zero border. A tap becomes an address offset, the
+   reduction dimension is contiguous (16-byte copies), and no load of the convolution needs a mask.
+2. ``_find_rings``: the shares of every pixel from ``origins``, whatever their number and arrangement; pixels with a
+   share below one are appended to a list.
+3. ``_pack_weights``: the weights in the order of their use (see "Stacking").
+4. ``_convolve``: the plain convolution, an implicit GEMM of (64 output rows) x (channels) x (8 x 32 pixels) for each
+   tap. Pixels are the wide side of the product, which reads 96 B of shared memory per clock; with the 64 channels as
+   the wide side it would be 128 B, all there is.
+5. ``_convolve_rings``: computes the listed pixels with their shares, applied in fp32 to each tap's product, and
+   overwrites them. Pixels are gathered; a value whose share is zero is not even loaded, as in the reference.
 
-Stacking. What limits (4) is L2-to-SM traffic: one output frame needs 32 KiB of x and 8 KiB of weights for 512 clocks of
-tensor work at 64 channels, 80 B per clock, about twice what the L2 delivers. A program therefore computes ``FRAMES``
-consecutive output frames, whose rows (frame, channel) are stacked and cut into blocks of 64; an input pixel tile is
-loaded once and multiplied by the weights of every output frame that sees it: 57 B per clock for two frames, 50 for three.
-For input frame ``t0 + j - 2`` output frame ``t0 + i`` uses time tap ``j - i``, so the packed weights are indexed by ``j``
-and hold zeros where the tap does not exist; blocks without any tap are skipped at compile time. Stacking also cuts
-channel counts that are not multiples of 64 with little padding. Frames before the first are skipped, not multiplied.
+Stacking. What limits (4) is traffic from L2 to the multiprocessor. At 64 channels one output frame takes 32 KiB of x
+and 8 KiB of weights for 512 clocks of tensor work: 80 B per clock, when L2 gives an SM about 32. So a program
+computes up to three consecutive output frames: their rows (frame, channel) are stacked and cut into blocks of 64, and
+a tile of input pixels is loaded once for all the output frames that see it (50 B per clock for three frames of 64
+channels). For input frame ``t0 + j - 2``, output frame ``t0 + i`` uses time tap ``j - i``, so packed weights are
+indexed by ``j`` and are zero where that tap does not exist; a block without any tap is left out at compile time.
+Stacking also handles channel counts that 64 does not divide: two frames of 96 channels are three full blocks. Frames
+before the first are skipped. How many frames to stack follows from the shape, by comparing modelled clocks.
 
-Work at the largest regime (64 channels, 9 x 320 x 320): 0.40 TFLOP canonical (overlap counted), 0.18 TFLOP really
-multiplied; 236 MB must move, the two channels-last passes add 240 MB (about 0.06 ms of 0.6).
+Work at 64 channels, 7 x 320 x 320: 0.31 TFLOP canonical (overlap counted), 0.14 TFLOP multiplied, 0.09 GB in and out
+each; the layout pass reads and writes x once more (0.18 GB, about 0.05 ms of a total near 0.5).
 
-Not done, and why: tensor descriptors over a permuted view of x would save pass (1), but need a width divisible by eight,
-and device-made ones over permuted strides stopped with an illegal instruction. Weighting inside (4) would make most
-patches pay, since a dozen ring lines cross almost every patch row. Loads of 16 B bypass L1, so the nine taps'
-overlap is served by L2.
-"""
+Tried on paper or in the compiler, and left: applying shares inside (4) makes most programs pay, since a dozen ring
+lines cross a canvas and nearly every patch row meets one. Four row blocks of 64 x 256 need 256 accumulator registers.
+A run-time row stride, or a tap loop that the compiler may unroll, spills addresses (up to 197 reloads; none now, 244
+registers with three row blocks). Tensor descriptors over a permuted view of x would save pass (1), but need a width
+divisible by eight, and device-made ones ended in an illegal instruction."""
 
 import torch
 import triton
 import triton.language as tl
 
-# The one place where Triton's CPU interpreter differs. It pays per program and per operation, so it gets larger blocks; it
-# cannot run a loop to a run-time bound; and its dot takes bf16 for integers, so operands are widened (exactly) first.
+# The one place where Triton's CPU interpreter differs. It pays per program and per operation, so it gets larger blocks;
+# it cannot run a loop to a run-time bound (`_convolve`); and it multiplies bf16 as integers, so `_dot` widens, exactly.
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-COUNT = tl.constexpr if INTERPRETED else tl.int32
 PATCH_H, PATCH_W = (16, 64) if INTERPRETED else (8, 32)  # pixels of one program of the convolution
 COPY_BLOCK = 256 if INTERPRETED else 64  # pixels of one program of the layout pass
 RING_BLOCK = 512 if INTERPRETED else 128  # listed pixels of one program
 SCAN_BLOCK = 4096 if INTERPRETED else 256  # canvas pixels of one program of the geometry pass
 
-MAX_ROW_BLOCKS = 2  # accumulators of 64 x PATCH pixels a program may hold (64 registers a thread each)
-CONV_WARPS, CONV_STAGES = 8, 3
+MAX_ROW_BLOCKS = 3  # accumulators of 64 x PATCH pixels a program may hold: 64 registers a thread each
+CONV_WARPS = 8
+CONV_STAGES = {64: 3, 32: 5}  # by channels a step; 56 KiB or 28 KiB a stage with three row blocks
+L2_BYTES_PER_CLOCK = 32  # what one SM gets when all read; only weighs one stacking against another
 RING_WARPS, RING_STAGES = 4, 3
 CHANNEL_SLICE = 128  # output channels of one launch
 
@@ -119,20 +123,20 @@ def _pack_weights(
         mask=there[:, None] & (c < Cin)[None, :],
         other=0.0,
     )
-    tl.store(
-        packed + ((j * 9 + tap) * (BLOCKS * 64) + row)[:, None] * CP + c[None, :], value, mask=(c < CP)[None, :]
-    )
+    tl.store(packed + ((j * 9 + tap) * (BLOCKS * 64) + row)[:, None] * CP + c[None, :], value, mask=(c < CP)[None, :])
 
 
 @triton.jit
 def _find_rings(
-    origins, tile, overlap, H, W, count, listed, shares, capacity, TILES: tl.constexpr, BLOCK: tl.constexpr
+    origins, tile, step, H, W, count, listed, shares, capacity, TILES: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Append every pixel with a share below one to ``listed`` and its nine shares to ``shares`` (9, capacity)."""
+    """Append every pixel with a share below one to ``listed`` and its nine shares to ``shares`` (9, capacity).
+
+    ``step`` is 1 / (overlap + 1), the slope of the feather.
+    """
     p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     y = p // W
     x = p % W
-    step = 1.0 / (overlap + 1).to(tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     # held weight by tap: rows up/middle/down times columns left/middle/right (the centre is the total)
     ul = tl.zeros([BLOCK], tl.float32)
@@ -144,7 +148,7 @@ def _find_rings(
     dm = tl.zeros([BLOCK], tl.float32)
     dr = tl.zeros([BLOCK], tl.float32)
     ring = tl.zeros([BLOCK], tl.int32)
-    for i in range(0, TILES):
+    for i in range(TILES):
         dy = y - tl.load(origins + 2 * i)
         dx = x - tl.load(origins + 2 * i + 1)
         ramp_y = tl.minimum(tl.minimum((dy + 1).to(tl.float32), (tile - dy).to(tl.float32)) * step, 1.0)
@@ -165,8 +169,9 @@ def _find_rings(
         dm += tl.where(down, feather, 0.0)
         dr += tl.where(down & right, feather, 0.0)
         # a tile that ends here although the canvas goes on
-        ends = ((up == 0) & (y > 0)) | ((down == 0) & (y < H - 1)) | ((left == 0) & (x > 0)) | ((right == 0) & (x < W - 1))
-        ring = ring | (holds & ends).to(tl.int32)
+        ends_y = ((dy == 0) & (y > 0)) | ((dy == tile - 1) & (y < H - 1))
+        ends_x = ((dx == 0) & (x > 0)) | ((dx == tile - 1) & (x < W - 1))
+        ring = ring | (holds & (ends_y | ends_x)).to(tl.int32)
     ring = tl.where(p < H * W, ring, 0)
     at = tl.atomic_add(count, tl.sum(ring, 0)) + tl.cumsum(ring, 0) - 1
     keep = ring > 0
@@ -193,14 +198,15 @@ def _used(j, m, frames, cout):
 
 @triton.jit
 def _convolve(
-    xp, packed, bias, out, T, H, W, plane, across, segments, COLS: tl.constexpr, COUT: tl.constexpr, CP: tl.constexpr,
-    FRAMES: tl.constexpr, BLOCKS: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, BK: tl.constexpr,
+    xp, packed, bias, out, T, H, W, plane, across, segments, steps, COLS: tl.constexpr, COUT: tl.constexpr,
+    CP: tl.constexpr, FRAMES: tl.constexpr, BLOCKS: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, BK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """Plain causal convolution of one PH x PW patch, FRAMES output frames, all COUT channels.
 
-    COLS (the padded width) is a compile-time constant so that tap offsets and the patch's row stride become immediates
-    of the copy instructions: with a run-time width the address registers spill.
+    COLS (the padded width) is a compile-time constant, so that the patch's row stride becomes an immediate of the copy
+    instructions: with a run-time width the address registers spill. The number of steps a frame (taps times channel
+    chunks) is a run-time value for the opposite reason: the compiler unrolls a loop of 18 steps, then spills addresses.
     """
     pid = tl.program_id(0)
     t0 = (pid % segments) * FRAMES  # segments of one patch run side by side: their shared frames hit L2
@@ -208,7 +214,6 @@ def _convolve(
     y0 = (patch // across) * PH
     x0 = (patch % across) * PW
     PIXELS: tl.constexpr = PH * PW
-    STEPS: tl.constexpr = 9 * (CP // BK)
     ROWS: tl.constexpr = BLOCKS * 64
     px = tl.arange(0, PIXELS)
     row = tl.arange(0, 64)
@@ -223,7 +228,7 @@ def _convolve(
         if (frame >= 0) & (frame < T):
             x_base = xp + frame.to(tl.int64) * plane + (y0 * COLS + x0) * CP
             w_base = packed + j * (9 * ROWS * CP)
-            for step in tl.range(0, STEPS, num_stages=STAGES):
+            for step in tl.range(0, 9 * (CP // BK) if INTERPRETED else steps, num_stages=STAGES):
                 k = (step // 9) * BK
                 tap = step % 9
                 pixels = tl.trans(tl.load(x_base + ((tap // 3) * COLS + tap % 3) * CP + k + x_offset))
@@ -291,13 +296,21 @@ def _convolve_rings(
         tl.store(to, acc.to(out.dtype.element_ty), mask=live[:, None] & there[None, :])
 
 
-def _stacking(cout, frames):
-    """(output frames, row blocks) of one program: the most frames that fit in MAX_ROW_BLOCKS blocks of 64 rows."""
-    best = 1
-    for stacked in (2, 3):
-        if stacked <= frames and triton.cdiv(stacked * cout, 64) <= MAX_ROW_BLOCKS:
-            best = stacked
-    return best, triton.cdiv(best * cout, 64)
+def _clocks(frames, blocks, cout, total):
+    """Modelled clocks of one patch for each tap and 64 channels: the larger of tensor work and L2 traffic, by frame."""
+    clocks = 0
+    for t0 in range(0, total, frames):
+        for j in range(max(2 - t0, 0), min(frames + 2, total - t0 + 2)):
+            used = sum(_used(j, m, frames, cout) for m in range(blocks))
+            clocks += max(used * 512, (PATCH_H * PATCH_W * 128 + used * 64 * 128) // L2_BYTES_PER_CLOCK)
+    return clocks
+
+
+def _stacking(cout, total):
+    """(output frames, row blocks) of one program for `total` frames of `cout` channels: the cheapest that fits."""
+    options = [(frames, triton.cdiv(frames * cout, 64)) for frames in (1, 2, 3)]
+    options = [option for option in options if option[1] <= MAX_ROW_BLOCKS]
+    return min(options, key=lambda option: _clocks(*option, cout, total))
 
 
 def conv3d_tiled_decode_blend(x, weight, bias, origins, tile, overlap):
@@ -335,20 +348,22 @@ def conv3d_tiled_decode_blend(x, weight, bias, origins, tile, overlap):
         x, xp, Cin, T, H, W, rows, cols, CP=cp, CB=cb, BLOCK=COPY_BLOCK, num_warps=4
     )
     _find_rings[(triton.cdiv(H * W, SCAN_BLOCK),)](
-        origins, tile, overlap, H, W, count, listed, shares, capacity, TILES=tiles, BLOCK=SCAN_BLOCK, num_warps=4
-    )
+        origins, tile, 1.0 / (overlap + 1), H, W, count, listed, shares, capacity, TILES=tiles, BLOCK=SCAN_BLOCK,
+        num_warps=4,
+    )  # fmt: skip
     for c in range(0, Cout, CHANNEL_SLICE):  # one pass in the regime of the task
         part, part_bias, cout = out[c : c + CHANNEL_SLICE], bias[c : c + CHANNEL_SLICE], min(CHANNEL_SLICE, Cout - c)
         frames, blocks = _stacking(cout, T)
         segments = triton.cdiv(T, frames)
         packed = torch.empty((frames + 2, 9, blocks * 64, cp), device=x.device, dtype=x.dtype)
         _pack_weights[((frames + 2) * 9 * blocks,)](
-            weight[c : c + CHANNEL_SLICE], packed, Cin, COUT=cout, FRAMES=frames, BLOCKS=blocks, CP=cp, CB=cb, num_warps=4
-        )
+            weight[c : c + CHANNEL_SLICE], packed, Cin, COUT=cout, FRAMES=frames, BLOCKS=blocks, CP=cp, CB=cb,
+            num_warps=4,
+        )  # fmt: skip
         _convolve[(down * across * segments,)](
-            xp, packed, part_bias, part, T, H, W, plane, across, segments, COLS=cols, COUT=cout, CP=cp, FRAMES=frames,
-            BLOCKS=blocks, PH=PATCH_H, PW=PATCH_W, BK=bk, STAGES=CONV_STAGES, num_warps=CONV_WARPS,
-            num_stages=CONV_STAGES,
+            xp, packed, part_bias, part, T, H, W, plane, across, segments, 9 * (cp // bk), COLS=cols, COUT=cout, CP=cp,
+            FRAMES=frames, BLOCKS=blocks, PH=PATCH_H, PW=PATCH_W, BK=bk, STAGES=CONV_STAGES[bk], num_warps=CONV_WARPS,
+            num_stages=CONV_STAGES[bk],
         )  # fmt: skip
         _convolve_rings[(triton.cdiv(capacity, RING_BLOCK), T, triton.cdiv(cout, 64))](
             xp, packed, part_bias, part, count, listed, shares, capacity, T, H, W, plane, COLS=cols, COUT=cout, CP=cp,
