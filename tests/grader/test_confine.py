@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from taskfactory.grader import confine
-from taskfactory.grader.confine import landlock
+from taskfactory.grader.confine import caps, landlock
 from taskfactory.grader.confine.probe import Observed, Outcome
 
 HAS_LANDLOCK = landlock.abi() >= 6
 IS_ROOT = os.geteuid() == 0
+# CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_SYS_TIME: root of a container often lacks them, and is refused much unconfined.
+PRIVILEGED = all(caps.held().effective >> bit & 1 for bit in (19, 21, 25))
 
 # What no machine lets an unconfined process of the same user do, or what this one may not have.
 NEVER_POSSIBLE = {"go_seal", "proc_comm_write", "unix_pair_stream", "x32"}
@@ -102,14 +104,14 @@ def test_the_same_attacks_succeed_without_confinement() -> None:
     assert observed.tier == "unconfined"
     assert observed.report is None
     expected = set(observed.attacks) - NEVER_POSSIBLE - DEPENDS_ON_MACHINE
-    if IS_ROOT:
+    if PRIVILEGED:
         failed = {name: observed.attacks[name].errno for name in expected if not observed.attacks[name].succeeded}
         assert failed == {}
     else:
-        assert len(observed.succeeded) > 50
+        assert len(observed.succeeded) > 40
     # The changes are seen from outside as well.
     assert {"results/result.json", "results/reward.json", "results/spare", "victim nice"} <= set(observed.changed)
-    assert not IS_ROOT or "victim secret_intact" in observed.changed
+    assert not PRIVILEGED or "victim secret_intact" in observed.changed
 
 
 def test_namespaces_hide_what_landlock_shows(tmp_path: Path) -> None:

@@ -140,6 +140,63 @@ assert torch.allclose(f(x), torch.relu(x * 2 + 1).sum(0))
 """, start="import torch", timeout_s=300)  # fmt: skip
 
 
+CUDA_START = """
+import torch
+torch.cuda.init()
+torch.zeros(1, device="cuda")
+"""
+
+CUDA_BODY = '''
+open("kernel.py", "w").write("""
+import triton
+import triton.language as tl
+
+@triton.autotune([triton.Config({"BLOCK": size}) for size in (512, 1024)], key=["n"])
+@triton.jit
+def add_one(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
+""")
+sys.path.insert(0, ".")
+from kernel import add_one
+x = torch.randn(1 << 20, device="cuda")
+out = torch.empty_like(x)
+add_one[lambda meta: (-(-x.numel() // meta["BLOCK"]),)](x, out, x.numel())
+torch.cuda.synchronize()
+assert torch.equal(out, x + 1)
+graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+with torch.cuda.stream(side):
+    pinned = torch.ones(1 << 16).pin_memory().to("cuda", non_blocking=True)
+torch.cuda.current_stream().wait_stream(side)
+with torch.cuda.graph(graph):
+    y = x * 2
+graph.replay()
+assert torch.equal(y, x * 2) and pinned.sum().item() == 1 << 16
+assert torch.randn(64, 64, device="cuda").bfloat16().matmul(torch.eye(64, device="cuda").bfloat16()).shape == (64, 64)
+'''
+
+
+@pytest.mark.gpu
+def test_cuda_and_triton_compile_and_run() -> None:
+    """If this fails, the message lists what the driver was refused."""
+    devices = tuple(confine.nvidia_devices())
+    if not devices:
+        pytest.skip("no NVIDIA device")
+    done = work(CUDA_BODY, start=CUDA_START, devices=devices, timeout_s=240)
+    if done.returncode != 0:
+        logged = work(CUDA_BODY, start=CUDA_START, devices=devices, timeout_s=240, log=True)
+        pytest.fail(f"{done.stderr}\n--- with refusals logged ---\n{logged.stderr}")
+
+
+@pytest.mark.gpu
+def test_a_worker_with_a_gpu_is_as_confined_as_without() -> None:
+    devices = confine.nvidia_devices()
+    if not devices:
+        pytest.skip("no NVIDIA device")
+    observed = confine.probe_worker(devices=devices)
+    assert (observed.tier, observed.succeeded, observed.error) == ("confined", [], "")
+
+
 def test_start_up_may_use_a_local_socket_and_the_submission_may_not() -> None:
     start = """
 import queue, socket, threading
