@@ -416,7 +416,7 @@ Rearranged inequalities are not the same test: `scores + delta >= best` and `bes
 places. They seldom disagree on the default inputs, and do on large scores, which the case `large_offset` shows.
 Rounding the maximum to bf16 moves the threshold by up to 1/128 when the maximum lies between 2 and 4. A map of hundreds
 of millions of entries has many scores that close to their threshold; with the default inputs, some bits come out wrong
-even at every correctness shape, with its {{ correct.NT }} tiles (measured on the CPU, seeds 0 to 2).
+at every correctness shape, though those have only {{ correct.NT }} tiles (measured on the CPU, seeds 0 to 2).
 
 Count in integers. A head's total is below `NT * NT`, which int32 holds; convert to fp32 at the end and divide once by
 `NT * NT`.
