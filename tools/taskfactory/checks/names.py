@@ -50,7 +50,7 @@ def check_names(report: Report) -> None:
     spec = report.file.spec
     if not kebab_case(spec.name):
         report.add("TF101", "name", f"{spec.name!r} is not kebab-case", hint="for example fused-rms-norm")
-    elif report.file.path.suffix == ".py" and report.file.path.name != spec_filename(spec.name):
+    elif report.file.lines and report.file.path.name != spec_filename(spec.name):
         report.add("TF106", "name", f"the file is called {report.file.path.name}, not {spec_filename(spec.name)}")
     _check_module(report)
     if not identifier(spec.func):
