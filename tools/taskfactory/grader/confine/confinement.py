@@ -66,6 +66,10 @@ def enter(
         applied = landlock.restrict(granted)
         if not applied.abi:
             notes.append("Landlock is not available: files are not confined")
+        elif not applied.truncate:
+            notes.append(f"Landlock ABI {applied.abi} does not refuse truncation")
+        if applied.abi and "signals" not in applied.scopes:
+            notes.append(f"Landlock ABI {applied.abi} does not scope signals: the worker may signal only itself")
     except OSError as error:
         notes.append(f"Landlock failed: {error}")
     notes.extend(f"granted, but not there: {path}" for path in applied.skipped)
