@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from grader.toy import GOOD, grade_source, write_task
-from taskfactory.grader import supervisor
+from taskfactory.grader import confine, supervisor
 from taskfactory.grader.processes import descendants
 from taskfactory.grader.result import Status
 from taskfactory.grader.task import TaskError
@@ -145,25 +145,45 @@ def test_a_solvers_copy_cannot_be_graded(tmp_path: Path) -> None:
 
 
 def test_daemons_are_dead_before_the_result_exists(tmp_path: Path) -> None:
-    marker = tmp_path / "pid"
     body = (
         "import os\n"
         "    there, here = os.pipe()\n"
         "    if not os.fork():\n"
         "        os.setsid()\n"
         "        if not os.fork():\n"
-        f"            open({str(marker)!r}, 'w').write(str(os.getpid()))\n"
+        "            print('daemon', os.getpid(), flush=True)\n"
         "            os.write(here, b'!')\n"
         "            while True: os.read(os.pipe()[0], 1)\n"
         "        os._exit(0)\n"
         "    os.read(there, 1)\n"
         "    return y, n"
     )
+    submission = tmp_path / "rows.py"
+    submission.write_text(_submission(body))
     before = descendants(os.getpid())
-    result = grade_source(tmp_path, _submission(body))
+    result, printed = supervisor.grade(write_task(tmp_path / "task"), submission, "grade", "cpu")
     assert result.status is Status.PASSED, result.message
     assert descendants(os.getpid()) <= before
-    assert not Path(f"/proc/{marker.read_text()}").exists()
+    daemons = [line.split()[1] for line in printed.splitlines() if line.startswith("daemon")]
+    assert daemons
+    assert not any(Path(f"/proc/{pid}").exists() for pid in daemons)
+
+
+def test_a_confinement_that_is_too_weak_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = confine.Observed(0, None, error="no Landlock here")
+    monkeypatch.setattr(supervisor, "observe", lambda device: nothing)
+    refused = grade_source(tmp_path, GOOD)
+    assert refused.status is Status.INFRASTRUCTURE_ERROR
+    assert "no Landlock here" in refused.message
+    allowed = grade_source(tmp_path, GOOD, require_tier="unconfined")
+    assert allowed.status is Status.PASSED, allowed.message
+    assert allowed.confinement["tier"] == "unconfined"
+
+
+def test_the_clock_study_needs_no_submission(tmp_path: Path) -> None:
+    result = supervisor.study_clock(write_task(tmp_path / "task"), "cpu", launches=2)
+    assert result.status is Status.PASSED, result.message
+    assert len(result.clock["launches"]) == 2
 
 
 def test_a_broken_task_is_not_the_submissions_fault(tmp_path: Path) -> None:

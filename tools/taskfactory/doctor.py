@@ -19,7 +19,8 @@ _CEILINGS = (
     "from taskfactory.grader.ceilings import datasheet_peaks, measure_ceilings\n"
     "from taskfactory.grader.broker import environment\n"
     "torch.cuda.init(); torch.zeros(1, device='cuda')\n"
-    "print(json.dumps([environment('cuda'), measure_ceilings(), datasheet_peaks(torch.cuda.get_device_name()) is not None]))"
+    "known = datasheet_peaks(torch.cuda.get_device_name()) is not None\n"
+    "print(json.dumps([environment('cuda'), measure_ceilings(), known]))"
 )
 
 
@@ -68,10 +69,11 @@ def confinement() -> Line:
     """The tier that a probe worker observed here."""
     if not sys.platform.startswith("linux"):
         return Line("confinement", "none", False, "grading needs Linux")
-    from taskfactory.grader.supervisor import observed_tier
+    from taskfactory.grader.supervisor import cuda_is_there, observe
 
-    tier, detail = observed_tier()
-    return Line("confinement", tier, tier == "confined", detail)
+    observed = observe("cuda" if cuda_is_there() else "cpu")
+    detail = observed.error or f"the probe succeeded with: {', '.join(observed.succeeded)}"
+    return Line("confinement", observed.tier, observed.tier in ("confined", "namespaced"), detail)
 
 
 def device() -> tuple[list[Line], dict[str, Any]]:

@@ -18,11 +18,15 @@ import click
               help="On the CPU everything is verified and nothing is timed.")  # fmt: skip
 @click.option("--calls", type=click.IntRange(min=2), help="Timed calls per shape [default: 64 or 32, by the floor].")
 @click.option("--result", type=click.Path(dir_okay=False, path_type=Path), help="Write the full private result here.")
+@click.option("--require-tier", type=click.Choice(["partial", "confined", "namespaced"]), default="confined",
+              show_default=True, help="Refuse to run the submission in a weaker confinement.")  # fmt: skip
+@click.option("--allow-unconfined", is_flag=True, help="Run it even where nothing confines it; the result says so.")
 @click.option("--public", is_flag=True, help="Show and print the form that a solver may see.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    task: str, submission: Path, device: str, calls: int | None, result: Path | None, public: bool, as_json: bool
-) -> None:
+    task: str, submission: Path, device: str, calls: int | None, result: Path | None, require_tier: str,
+    allow_unconfined: bool, public: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Grade SUBMISSION on TASK (a task name, a spec file or a built bundle).
 
     First every correct shape and case is verified, then the graded shapes are timed, every call verified. Exits with
@@ -36,7 +40,10 @@ def command(
     with task_directory(task) as directory:
         facts = load(directory)
         with watched(facts.name) as progress:
-            graded, printed = grade_submission(directory, submission, "grade", device, progress, calls=calls)
+            tier = "unconfined" if allow_unconfined else require_tier
+            graded, printed = grade_submission(
+                directory, submission, "grade", device, progress, calls=calls, require_tier=tier
+            )
     if result is not None:
         write_atomically(result, dumps(graded.to_json()))
     if as_json:

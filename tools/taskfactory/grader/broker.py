@@ -25,10 +25,12 @@ from typing import Any
 
 import torch
 
-from . import ceilings, memory
+from . import ceilings, confine, memory
 from .clock import UNBOUNDED_BELOW, Overhead, shape_time
 from .compare import Gates, as_tuple, build_regions, compare_outputs, dtype_name
 from .job import Job, Link, job_from_json
+from .memory import DriverError
+from .processes import die_with_parent
 from .protocol import valid_claim
 from .result import CallFailure, Result, ShapeResult, Status, dumps, geometric_mean, write_atomically
 from .session import Arenas, Exchange, Session, SessionFailed
@@ -94,7 +96,7 @@ class Grading:
 
     def learn(self) -> None:
         """Plan every call and size the shared memory by running generator and reference once per plan."""
-        kinds = self.job.kinds if self.job.mode == "measure" else ("correct", "graded")
+        kinds = ("correct", "graded") if self.job.mode == "grade" else self.job.kinds
         if self.job.device == "cpu" and self.job.mode == "grade":
             kinds = ("correct",)
         for kind in kinds:
@@ -291,9 +293,11 @@ class Grading:
             session.close()
         return measured
 
-    def probe(self, session: Session, plan: Plan, kind: str, amount: int, calls: int) -> list[Exchange]:
+    def probe(
+        self, session: Session, plan: Plan, kind: str, amount: int, calls: int, repeat: int = 1
+    ) -> list[Exchange]:
         """Repeat one probe at a plan's shape, after warm-ups that are not kept."""
-        request = {"kind": kind, "amount": amount, "repeat": 1, "outputs": plan.outputs}
+        request = {"kind": kind, "amount": amount, "repeat": repeat, "outputs": plan.outputs}
         done = [
             session.exchange(plan.layout.arguments, plan.layout.nbytes, self.job.call_s, request)
             for _ in range(calls + WARM_UPS)
@@ -372,7 +376,7 @@ class Grading:
         except SessionFailed as failure:
             self.result.status, self.result.message = failure.status, failure.message
             self._record(failure)
-        except BrokenEnvironment as error:
+        except (BrokenEnvironment, OSError) as error:
             self.result.status, self.result.message = Status.INFRASTRUCTURE_ERROR, str(error)
         self.result.duration_s = time.monotonic() - started
         if self.result.status is not Status.PASSED:
@@ -384,16 +388,27 @@ class Grading:
         self.progress("preparing inputs and reference", 0, 1)
         self.learn()
         self.result.ceilings = self.measure_ceilings()
+        if self.job.mode == "clock":
+            from .study import study
+
+            self.result.clock = study(self)
+            self.result.status = Status.PASSED
+            return
         before = self.overhead()
         free_bytes = self._free_bytes()
         failures: list[SessionFailed] = []
         if self.job.submission:
             session = Session(self.link, self.task, self.job, self.arenas, trusted=False)
-            self.result.confinement = session.confinement
+            self.result.confinement = {"layers": session.layers}
             try:
                 session.load_submission()
                 failures = self.verify(session)
                 self.time(session)
+            except RuntimeError as error:
+                if not _is_cuda_error(error):
+                    raise
+                self.result.clock["broker_cuda_error"] = True
+                raise BrokenEnvironment(f"CUDA error in the broker while the submission ran: {error}") from None
             finally:
                 session.close()
         self._wait_for_memory(free_bytes)
@@ -424,6 +439,11 @@ class Grading:
             if abs(drift) > 0.02:
                 self.result.warnings.append(f"the ceiling {name} drifted by {drift:+.1%} during the grading")
             self.result.ceilings[name] = max(value, self.result.ceilings[name])
+
+
+def _is_cuda_error(error: RuntimeError) -> bool:
+    """Whether an error is the CUDA context's, not one of ours: torch.AcceleratorError, or of that text before 2.8."""
+    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error) or isinstance(error, DriverError)
 
 
 def _aligned(nbytes: int) -> int:
@@ -469,6 +489,8 @@ def _driver_version() -> str:
 
 def main(argv: list[str]) -> None:
     """Entry point: the descriptor of the link to the supervisor, and where to put the result."""
+    confine.harden_trusted()
+    die_with_parent()
     link = Link(socket.socket(fileno=int(argv[0])))
     message, _ = link.receive()
     job = job_from_json(message["job"])

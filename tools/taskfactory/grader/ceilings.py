@@ -59,7 +59,7 @@ def _median_ms(run: Callable[[], object], repeats: int) -> float:
         torch.cuda.synchronize()
         if k >= 2:
             times.append(start.elapsed_time(end))
-    return statistics.median(times)
+    return float(statistics.median(times))
 
 
 def measure_ceilings() -> dict[str, float]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .confine import TIERS
 from .result import Result, Status, dumps, write_atomically
 from .supervisor import Progress, grade
 from .table import describe_failure, result_table, summary
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--quiet", action="store_true", help="no progress on stderr")
     graded = commands.add_parser("grade", parents=[common], help="verify, then time the graded shapes")
     graded.add_argument("--out", type=Path, help="directory for reward.json and reward-details.json")
+    graded.add_argument("--require-tier", choices=TIERS, default="confined", help="weakest confinement accepted")
     graded.add_argument("--result", type=Path, help="file for the full private result")
     measured = commands.add_parser("measure", parents=[common], help="check or time at public shapes")
     measured.add_argument("--check", action="store_true", help="verify the correct shapes and cases")
@@ -56,6 +58,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def grade_options(arguments: Any) -> dict[str, Any]:
+    """The `Job` fields that follow from the options of `grade`."""
+    return {"calls": arguments.calls, "require_tier": arguments.require_tier}
+
+
 def measure_options(arguments: Any) -> dict[str, Any]:
     """The `Job` fields that follow from the options of `measure`."""
     kinds: tuple[str, ...] = ("correct",) if arguments.check else ("quick",) if arguments.quick else ("measure",)
@@ -63,7 +70,7 @@ def measure_options(arguments: Any) -> dict[str, Any]:
         kinds = ()
     return {
         "kinds": kinds, "shapes": tuple(arguments.shape), "seed": arguments.seed, "keep_going": True,
-        "calls": arguments.calls or 16,
+        "calls": arguments.calls or 16, "require_tier": "unconfined",  # one's own code on one's own machine
     }  # fmt: skip
 
 
@@ -89,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     progress: Progress | None = None if arguments.quiet or not sys.stderr.isatty() else stderr_progress
     try:
         task = load_task(arguments.task)
-        options = {"calls": arguments.calls} if arguments.command == "grade" else measure_options(arguments)
+        options = grade_options(arguments) if arguments.command == "grade" else measure_options(arguments)
         result, printed = grade(
             arguments.task, arguments.submission, arguments.command, arguments.device, progress, **options
         )

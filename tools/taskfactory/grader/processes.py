@@ -14,13 +14,7 @@ from pathlib import Path
 from typing import IO
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 KEPT_OUTPUT_BYTES = 64 * 1024
-
-
-def become_subreaper() -> None:
-    """Make orphans among our descendants our children, so that none escapes by double-forking."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent() -> None:

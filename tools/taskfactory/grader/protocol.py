@@ -236,6 +236,7 @@ class WorkerEnd:
     """The worker's side of the channel."""
 
     def __init__(self, descriptors: list[int]) -> None:
+        self.descriptors = descriptors
         go_fd, done_fd, self._go_bell, self._done_bell = descriptors
         self._go = mmap.mmap(go_fd, GO_BYTES, prot=mmap.PROT_READ)
         self._done = mmap.mmap(done_fd, DONE_BYTES)

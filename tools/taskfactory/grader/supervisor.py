@@ -6,6 +6,7 @@ What the worker prints and how it exits mean nothing; what the broker cannot fin
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -20,8 +21,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from . import confine
 from .job import Job, Link, package_root
-from .processes import Child, become_subreaper, descendants, kill_all
+from .processes import Child, descendants, kill_all
 from .result import Result, Status, from_json
 from .task import TaskError, load_task, read_submission
 
@@ -62,25 +64,51 @@ def grade(
     Raises:
         TaskError: the task directory or the submission file cannot be used.
     """
-    load_task(task_dir)
+    module = load_task(task_dir).module
     data = read_submission(submission)
-    if device == "auto":
-        device = "cuda" if cuda_is_there() else "cpu"
     with tempfile.TemporaryDirectory(prefix="taskfactory-") as scratch:
-        module = load_task(task_dir).module
         copy = Path(scratch, "submission", module)
         copy.parent.mkdir()
         copy.write_bytes(data)
-        digest = hashlib.sha256(data).hexdigest()
-        job = Job(str(task_dir.resolve()), str(copy), f"sha256:{digest}", mode, device, **options)
-        become_subreaper()
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        job = Job(str(task_dir.resolve()), str(copy), digest, mode, resolve_device(device), **options)
+        confine.harden_trusted(subreaper=True, no_new_privileges=False)
         result, printed = Supervision(job, Path(scratch), progress).run()
         if result.clock.get("disagree"):
             result, printed = Supervision(job, Path(scratch), progress).run()
             result.clock["repeated"] = True
             if result.clock.get("disagree"):
                 result.warnings.append("the overhead before and after the submission differs twice; delta contains it")
+        if result.clock.get("broker_cuda_error"):
+            result = _blame(result, study_clock(task_dir, device, launches=1))
     return result, printed
+
+
+def _blame(result: Result, control: Result) -> Result:
+    """A CUDA error in the broker while a submission ran is the submission's doing if the device still works."""
+    if control.status is not Status.PASSED:
+        return replace(result, message=f"{result.message}; the device fails a control run too: {control.message}")
+    return replace(result, status=Status.PROTOCOL_VIOLATION, message=f"broke the broker's CUDA: {result.message}")
+
+
+def study_clock(task_dir: Path, device: str = "auto", progress: Progress | None = None, launches: int = 3) -> Result:
+    """Run trusted work of known duration under both clocks; no submission. The figures are in `Result.clock`.
+
+    Raises:
+        TaskError: the task directory cannot be used.
+    """
+    load_task(task_dir)
+    with tempfile.TemporaryDirectory(prefix="taskfactory-") as scratch:
+        job = Job(str(task_dir.resolve()), "", "", "clock", resolve_device(device), kinds=("measure",), calls=launches)
+        confine.harden_trusted(subreaper=True, no_new_privileges=False)
+        return Supervision(job, Path(scratch), progress).run()[0]
+
+
+def resolve_device(device: str) -> str:
+    """ "auto" becomes "cuda" where there is one, else "cpu"."""
+    if device == "auto":
+        return "cuda" if cuda_is_there() else "cpu"
+    return device
 
 
 class Supervision:
@@ -92,6 +120,8 @@ class Supervision:
         self.result_path = self.scratch / "result.json"
         self.deadline = time.monotonic() + job.deadline_s
         self.spare = descendants(os.getpid())  # a caller's other children are none of our business
+        self.observed = observe(job.device)
+        self.group = confine.control_group(f"taskfactory-{os.getpid()}")
         self.worker: Child | None = None
         self.printed = ""
         self.finished = False
@@ -112,7 +142,11 @@ class Supervision:
         gone = kill_all(self.spare)
         if self.worker is not None:
             self.printed = self.worker.finish()
+        if isinstance(self.group, confine.ControlGroup):
+            self.group.close()
         result = self._result(message, broker.finish())
+        result.confinement |= {"tier": self.observed.tier, "probe": self.observed.to_json()}
+        result.confinement["control_group"] = self.group if isinstance(self.group, str) else "pids"
         if not gone:
             result = self._infrastructure("processes of the submission could not be killed", result)
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -146,15 +180,33 @@ class Supervision:
                 link.send(self._reap(broker))
 
     def _spawn(self, trusted: bool, descriptors: list[int]) -> dict[str, Any]:
+        if not trusted and not confine.at_least(self.observed.tier, self.job.require_tier):
+            return {"error": self._too_weak()}
         scratch = Path(tempfile.mkdtemp(prefix="worker-", dir=self.scratch))
+        confine.prepare_scratch(str(scratch))
+        granted = {
+            "confine": self.observed.tier != "unconfined",
+            "scratch": str(scratch),
+            "readable": [*_readable(), str(Path(self.job.submission).parent)],
+            "devices": _devices(self.job.device),
+        }
         arenas = descriptors[4:] or [-1, -1]
-        argv = _command("worker", [str(fd) for fd in (*descriptors[:4], *arenas)])
+        argv = _command("worker", [*(str(fd) for fd in (*descriptors[:4], *arenas)), json.dumps(granted)])
         try:
             self.worker = Child(argv, _worker_environment(self.job, scratch), str(scratch), descriptors)
+            if isinstance(self.group, confine.ControlGroup):
+                self.group.add(self.worker.pid)
         except OSError as error:
             return {"error": f"the worker could not be started: {error}"}
         self.submission_started = self.submission_started or not trusted
-        return {"pid": self.worker.pid, "confinement": {"tier": "unconfined"}}
+        return {"pid": self.worker.pid}
+
+    def _too_weak(self) -> str:
+        reason = self.observed.error or f"the probe succeeded with: {', '.join(self.observed.succeeded)}"
+        return (
+            f"the worker would be {self.observed.tier}, required is {self.job.require_tier} ({reason}); "
+            "grade on a Linux with Landlock and seccomp, or allow an unconfined run and trust the submission"
+        )
 
     def _reap(self, broker: Child) -> dict[str, Any]:
         gone = kill_all(self.spare | {broker.pid})
@@ -203,18 +255,30 @@ def _trusted_environment(job: Job) -> dict[str, str]:
 
 def _worker_environment(job: Job, scratch: Path) -> dict[str, str]:
     """What a submission needs to compile and run, with private caches that are empty before and gone after."""
-    environment = _trusted_environment(job) | {
-        "HOME": str(scratch),
-        "TMPDIR": str(scratch),
-        "TRITON_CACHE_DIR": str(scratch / "triton"),
-        "CUDA_CACHE_PATH": str(scratch / "cuda"),
-        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
-        "TORCH_EXTENSIONS_DIR": str(scratch / "extensions"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    environment = confine.worker_environment(str(scratch), os.environ)
     if job.device == "cpu":
-        environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return environment
 
 
-__all__ = ["Progress", "TaskError", "cuda_is_there", "grade"]
+def _readable() -> tuple[str, ...]:
+    """What a worker may read beside the system and its submission: interpreter, packages, this package."""
+    return (*confine.interpreter_readable(), str(Path(__file__).resolve().parent))
+
+
+def _devices(device: str) -> tuple[str, ...]:
+    """Device nodes of the leased GPU; of all GPUs if CUDA_VISIBLE_DEVICES does not name one by UUID."""
+    if device != "cuda":
+        return ()
+    leased = [confine.nvidia_minor(name) for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    minors = [minor for minor in leased if minor is not None]
+    return tuple(confine.nvidia_devices(minors or None))
+
+
+@functools.cache
+def observe(device: str) -> confine.Observed:
+    """Run the attack matrix from a probe that is confined like a worker; once per process and device."""
+    return confine.probe_worker(_readable(), _devices(device))
+
+
+__all__ = ["Progress", "TaskError", "cuda_is_there", "grade", "observe", "study_clock"]

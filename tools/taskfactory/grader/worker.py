@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from . import confine
 from .protocol import MAX_DIMS, MAX_OUTPUTS, OutputDescriptor, Reply, Request, WorkerEnd
 
 
@@ -30,8 +32,9 @@ class _Refused(Exception):
 class Worker:
     """State between requests."""
 
-    def __init__(self, end: WorkerEnd, arena_fd: int, output_fd: int) -> None:
+    def __init__(self, end: WorkerEnd, arena_fd: int, output_fd: int, granted: dict[str, Any]) -> None:
         self.end = end
+        self.granted = granted
         self.arena_fd, self.output_fd = arena_fd, output_fd
         self.setup: dict[str, Any] = {}
         self.function: Any = None
@@ -67,7 +70,8 @@ class Worker:
         return Reply.IMPORT_ERROR if request is Request.IMPORT else Reply.RUNTIME_ERROR
 
     def initialise(self, setup: dict[str, Any]) -> None:
-        """Start torch (and CUDA) and map the shared arenas."""
+        """Enter confinement, then start torch (and CUDA) and map the shared arenas."""
+        report = self._enter()
         import torch
 
         from . import memory
@@ -88,10 +92,23 @@ class Worker:
             from .probes import Probes
 
             self.probes = Probes(self.device)
-        self.end.answer(Reply.OK)
+        self.end.answer(Reply.OK, text=json.dumps(report))
+
+    def _enter(self) -> dict[str, Any]:
+        """Confine this process, which has one thread and has imported nothing but the standard library so far."""
+        if not self.granted["confine"]:
+            return {}
+        report = confine.enter(
+            self.granted["scratch"], self.granted["readable"], self.granted["devices"],
+            keep=[*self.end.descriptors, *(fd for fd in (self.arena_fd, self.output_fd) if fd >= 0)],
+            log_refusals=self.granted.get("log_refusals", False),
+        )  # fmt: skip
+        return report.to_json()
 
     def import_submission(self, _: None) -> None:
-        """Import the submission file as a module of its own name and find the function."""
+        """Close what only the start-up needed, import the submission as a module of its own name, find the function."""
+        if self.granted["confine"]:
+            confine.seal()
         module = _import_file(self.setup["submission"])
         self.function = getattr(module, self.setup["func"], None)
         if not callable(self.function):
@@ -197,9 +214,11 @@ def _report(error: BaseException) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point: GO page, DONE page, GO bell, DONE bell, arena and output descriptors (-1 where there is none)."""
-    *channel, arena_fd, output_fd = (int(fd) for fd in argv)
+    """Entry point: six descriptors (GO page, DONE page, GO bell, DONE bell, arenas or -1) and the grants as JSON."""
+    *descriptors, granted = argv
+    *channel, arena_fd, output_fd = (int(fd) for fd in descriptors)
     sys.dont_write_bytecode = True
+    worker = Worker(WorkerEnd(channel), arena_fd, output_fd, json.loads(granted))
     with contextlib.suppress(KeyboardInterrupt):
-        Worker(WorkerEnd(channel), arena_fd, output_fd).serve()
+        worker.serve()
     os._exit(0)  # no submission's atexit handlers, no waiting for its threads
