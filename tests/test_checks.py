@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 import specimens
 from specimens import damaged, findings_of, line_of, write
 from taskfactory.checks import check_many

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+
 from taskfactory import InfrastructureError, SpecError, UsageError
 from taskfactory.cli import COMMANDS, main
 from taskfactory.findings import Finding

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-import specimens
 from click.testing import CliRunner
+
+import specimens
 from taskfactory.cli import main
 
 

@@ -7,8 +7,9 @@ import sys
 from types import ModuleType
 
 import pytest
-import specimens
 from click.testing import CliRunner, Result
+
+import specimens
 from taskfactory.cli import main
 from taskfactory.findings import Finding
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 import taskfactory
 from taskfactory.errors import FormulaError, InfrastructureError, SpecError, TaskfactoryError, UsageError
 from taskfactory.findings import Finding

@@ -6,6 +6,7 @@ import io
 import json
 
 import pytest
+
 from taskfactory.findings import (
     Finding,
     color_wanted,

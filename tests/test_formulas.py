@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from taskfactory.errors import FormulaError
 from taskfactory.formulas import Formulas, Source
 
@@ -258,9 +259,28 @@ def test_defaults_constants_and_overriding():
     assert "itself" in stops("A = B\nB = A\ndef f(): return A\n")[0]
 
 
-def test_no_state_is_kept_between_calls():
-    ours = formulas("SEEN = []\n\ndef f(n):\n    SEEN.append(n)\n    return len(SEEN)\n")
-    assert [ours.call("f", 1), ours.call("f", 1)] == [1, 1]
+@pytest.mark.parametrize(
+    "change", ["SEEN.append(n)", "SEEN[0] = n", "x = SEEN\n    x.append(n)", "_add(SEEN)", "NEST['a'].append(n)"]
+)
+def test_module_level_values_cannot_be_changed(change):
+    values = "SEEN = [0]\nNEST = {'a': [0]}\n\ndef _add(x):\n    x.append(1)\n\n"
+    text = f"{values}def f(n):\n    {change}\n    return len(SEEN)\n"
+    assert "module level" in stops(text, 1)[0]
+
+
+def test_remembered_results_are_not_shared():
+    ours = formulas(
+        "def g(n):\n    return [n]\n\ndef h(n):\n    return n\n",
+        "def f(n):\n    x = g(n)\n    x.append(n)\n    return x, g(n)\n",
+    )
+    assert ours.call("f", 3) == ([3, 3], [3])
+    first = ours.call("g", 3)
+    first.append(9)
+    assert ours.call("g", 3) == [3]
+    # One key in Python, different results here.
+    assert (ours.call("h", 1), ours.call("h", True), ours.call("h", 1.0)) == (1, True, 1.0)
+    assert [type(ours.call("h", x)) for x in (1, True, 1.0)] == [int, bool, float]
+    assert ours.trace("f", 3)[1]["x"] == [3, 3]
 
 
 def test_order_of_a_set_is_fixed():

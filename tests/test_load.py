@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import specimens
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import specimens
 from specimens import damaged, line_of, write
 from taskfactory.errors import SpecError
 from taskfactory.load import load_spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 import specimens
 from taskfactory import paths
 from taskfactory.errors import UsageError

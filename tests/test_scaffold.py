@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+
 import specimens
 from taskfactory.errors import InfrastructureError, UsageError
 from taskfactory.load import load_spec

@@ -7,8 +7,9 @@ import runpy
 from pathlib import Path
 
 import pytest
-import specimens
 from pydantic import ValidationError
+
+import specimens
 from taskfactory import SpecError, TaskSpec
 from taskfactory.load import load_spec
 from taskfactory.spec import FIELDS, PROSE_FIELDS, SHAPE_FIELDS, SOURCE_FIELDS, render_docs

@@ -17,7 +17,7 @@ from typing import Any
 
 from taskfactory.errors import FormulaError
 from taskfactory.findings import Finding
-from taskfactory.interpreter import Function, Machine, Stop
+from taskfactory.interpreter import Function, Machine, Memory, Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,15 @@ class Source:
 class Formulas:
     """The functions defined by some sources, callable by name.
 
-    Later sources see and override the names of earlier ones. Every call starts afresh, so a formula cannot keep
-    state from one shape to the next.
+    Later sources see and override the names of earlier ones. Formulas are pure: values at module level cannot be
+    changed, so a call depends on its arguments alone, and results are remembered.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._functions: dict[str, Function] = {}
         self._constants: dict[str, tuple[ast.expr, Source]] = {}
         self._modules: dict[str, str] = {}
+        self._memory: Memory = {}
         for source in sources:
             self._read(source)
 
@@ -88,15 +89,20 @@ class Formulas:
         Raises:
             FormulaError: it is not defined, left the subset, failed, or exceeded a bound; with file and line.
         """
-        return self.trace(name, *args, **kwargs)[0]
+        return self._evaluate(name, args, kwargs, traced=False)[0]
 
     def trace(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, Mapping[str, Any]]:
         """Like `call`, and the function's local variables as they were when it returned."""
+        return self._evaluate(name, args, kwargs, traced=True)
+
+    def _evaluate(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, traced: bool
+    ) -> tuple[Any, Mapping[str, Any]]:
         if name not in self._functions:
             raise FormulaError([Finding("TF501", "error", f"no function {name!r} is defined", "", 0)])
-        machine = Machine(self._functions, self._constants, self._modules)
+        machine = Machine(self._functions, self._constants, self._modules, self._memory)
         try:
-            return machine.call_traced(self._functions[name], list(args), dict(kwargs))
+            return machine.start(self._functions[name], list(args), dict(kwargs), traced=traced)
         except Stop as stop:
             source = stop.source
             line = source.first_line + stop.line - 1

@@ -24,6 +24,7 @@ MAX_STEPS = 2_000_000
 MAX_INT_BITS = 4096
 MAX_LENGTH = 1_000_000
 MAX_DEPTH = 40
+MAX_REMEMBERED = 20_000
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -83,9 +84,15 @@ _METHODS: dict[tuple[type, str], Callable[..., Any]] = {
     (dict, "values"): lambda d: list(d.values()),
     (set, "add"): set.add,
 }
+# Floats are left out, since 0.0 and -0.0 are one key.
+_REMEMBERED = (int, bool, str)
 _FORMAT = re.compile(r"[,_]?(\.\d{1,2})?[dfgeE%]?")
 _CONTAINERS = (list, tuple, dict, set)
 _FAILURES = (ArithmeticError, TypeError, ValueError, LookupError)
+
+
+Memory = dict[tuple[str, tuple[Any, ...], tuple[bool, ...]], Any]
+"""Results by function name and arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,30 +134,50 @@ class _Frame:
 
 
 class Machine:
-    """Evaluates one call of one function, and whatever that calls; made anew for every call."""
+    """Evaluates one call of one function, and whatever that calls; made anew for every call.
+
+    `memory` outlives it: results of calls whose arguments are ints and strings. That is sound because functions are
+    pure: they see their arguments and values at module level, and the latter cannot be changed.
+    """
 
     def __init__(
         self,
         functions: Mapping[str, Function],
         constants: Mapping[str, tuple[ast.expr, Source]],
         modules: Mapping[str, str],
+        memory: Memory,
     ) -> None:
-        self._functions, self._constants, self._modules = functions, constants, modules
+        self._functions, self._constants, self._modules, self._memory = functions, constants, modules, memory
         self._globals: dict[str, Any] = {}
+        self._frozen: set[int] = set()
         self._steps = 0
         self._depth = 0
 
-    def call_traced(self, function: Function, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The result of the call and the function's final local names."""
+    def start(
+        self, function: Function, args: list[Any], kwargs: dict[str, Any], *, traced: bool
+    ) -> tuple[Any, dict[str, Any]]:
+        """The result of the call, and the function's final local names if it is traced."""
         frame = _Frame({}, function.source, function.node.lineno)
         try:
-            value = self._run(function, args, kwargs, frame)
+            value = self._run(function, args, kwargs, frame) if traced else self._recall(function, args, kwargs, frame)
             self._weigh(value, frame)
         except RecursionError:
             raise Stop("nested too deeply", frame.line, frame.source) from None
         except RuntimeError as error:  # a dict or set that changes while it is walked over
             raise Stop(f"RuntimeError: {error}", frame.line, frame.source) from None
         return value, frame.names
+
+    def _recall(self, function: Function, args: list[Any], kwargs: dict[str, Any], frame: _Frame) -> Any:
+        """The result of a call, remembered or worked out."""
+        if kwargs or any(type(arg) not in _REMEMBERED for arg in args):
+            return self._run(function, args, kwargs, frame)
+        key = (function.node.name, tuple(args), tuple(type(arg) is bool for arg in args))
+        if key in self._memory:
+            return _copied(self._memory[key])
+        value = self._run(function, args, kwargs, frame)
+        if len(self._memory) < MAX_REMEMBERED and _is_flat(value):
+            self._memory[key] = _copied(value)
+        return value
 
     def _run(self, function: Function, args: list[Any], kwargs: dict[str, Any], frame: _Frame) -> Any:
         if self._depth >= MAX_DEPTH:
@@ -259,6 +286,7 @@ class Machine:
             container = self._value(target.value, frame)
             if not isinstance(container, list | dict) or isinstance(target.slice, ast.Slice):
                 raise self._stop(frame, "only an item of a list or a dict can be assigned")
+            self._check_changeable(container, frame)
             self._guard(frame, operator.setitem, container, self._key(target.slice, frame), value)
         else:
             raise self._stop(frame, f"`{_spelling(target)}` cannot be assigned in a formula")
@@ -310,6 +338,7 @@ class Machine:
             self._depth += 1
             self._globals[name] = self._value(expression, outside)
             self._depth -= 1
+            self._freeze(self._globals[name], frame)
             return self._globals[name]
         if self._modules.get(name, "").startswith("math.") and name not in self._functions:
             constant = _MATH_CONSTANTS.get(self._modules[name].removeprefix("math."))
@@ -481,7 +510,7 @@ class Machine:
         name = node.func.id
         if name in self._functions:
             function = self._functions[name]
-            value = self._run(function, args, kwargs, _Frame({}, function.source, function.node.lineno))
+            value = self._recall(function, args, kwargs, _Frame({}, function.source, function.node.lineno))
             frame.line = node.lineno
             return value
         imported = self._modules.get(name, "")
@@ -537,6 +566,8 @@ class Machine:
         method = _METHODS.get((type(owner), func.attr))
         if method is None or node.keywords:
             raise self._stop(frame, f"`.{func.attr}()` is outside the subset that formulas may use")
+        if func.attr in ("append", "add"):
+            self._check_changeable(owner, frame)
         arguments = self._elements(node.args, frame)
         if func.attr in ("append", "get"):
             self._weigh(arguments[:1] if func.attr == "get" else [], frame)
@@ -549,6 +580,19 @@ class Machine:
         if not isinstance(node, ast.Name) or node.id in frame.names:
             return False
         return self._modules.get(node.id, "math" if node.id == "math" else "") == "math"
+
+    def _freeze(self, value: Any, frame: _Frame) -> None:
+        self._weigh(value, frame)
+        pending = [value]
+        while pending:
+            item = pending.pop()
+            if isinstance(item, _CONTAINERS):
+                self._frozen.add(id(item))
+                pending.extend(item.values() if isinstance(item, dict) else item)
+
+    def _check_changeable(self, value: Any, frame: _Frame) -> None:
+        if id(value) in self._frozen:
+            raise self._stop(frame, "a formula may not change a value at module level")
 
     # Bounds.
 
@@ -623,6 +667,19 @@ class Machine:
 
     def _stop(self, frame: _Frame, message: str) -> Stop:
         return Stop(message, frame.line, frame.source)
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether a value is a scalar, or a short container of nothing but scalars."""
+    if not isinstance(value, _CONTAINERS):
+        return isinstance(value, int | float | str | None)
+    items = value.values() if isinstance(value, dict) else value
+    return len(value) <= 256 and not any(isinstance(item, _CONTAINERS) for item in items)
+
+
+def _copied(value: Any) -> Any:
+    """A copy that its receiver may change."""
+    return value.copy() if isinstance(value, list | dict | set) else value
 
 
 def _as_load(target: ast.expr) -> ast.expr:

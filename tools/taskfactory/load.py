@@ -83,10 +83,17 @@ class SpecFile:
         """One source field (or `alternates.<name>`) with the place of its first line; empty if not given."""
         return Source(text=self.value(name) or "", path=self.path, first_line=self.lines.get(name, 0) or 1, field=name)
 
-    def formulas(self) -> Formulas:
-        """`canonical_work`, `derived`, `claims`, `floor` and their helpers, ready to be evaluated."""
+    @cached_property
+    def _formulas(self) -> Formulas:
         names = ("flops_src", "derived_src", "floor_src")
         return Formulas([self.source(name) for name in names if self.value(name)])
+
+    def formulas(self) -> Formulas:
+        """`canonical_work`, `derived`, `claims`, `floor` and their helpers, ready to be evaluated.
+
+        One object a file, which remembers results, so that checks, prose and task.json evaluate a shape once.
+        """
+        return self._formulas
 
 
 def load_spec(path: Path | str) -> SpecFile:

@@ -25,35 +25,34 @@ Run = tuple[list[int], list[int]]
 def check_leaks(report: Report, rendered: Mapping[str, str]) -> None:
     """Look through every public field, and the rendered form of those that are templates."""
     spec = report.file.spec
+    public = [*spec.measure_shapes, *spec.measure_quick_shapes, *spec.correct_shapes]
+    pieces = [sorted(_distinctive(shape, public), key=len, reverse=True) for shape in spec.grader_shapes]
     for field in ("title", "flops_formula", *PROSE_FIELDS, *_PUBLIC_SOURCES):
         text = getattr(spec, field)
         if text:
-            found = _leaks(text, spec.grader_shapes, _public(report))
+            found = _leaks(text, spec.grader_shapes, pieces)
             for message, offset, code in found:
                 report.add(code, field, message, offset=offset)
             if field in rendered and not found:
-                for message, _, code in _leaks(rendered[field], spec.grader_shapes, _public(report)):
+                for message, _, code in _leaks(rendered[field], spec.grader_shapes, pieces):
                     if code == "TF403":
                         report.add("TF421", field, f"rendered, {message}")
 
 
-def _public(report: Report) -> list[tuple[int, ...]]:
-    spec = report.file.spec
-    return [*spec.measure_shapes, *spec.measure_quick_shapes, *spec.correct_shapes]
-
-
 def _leaks(
-    text: str, graded: Sequence[tuple[int, ...]], public: Sequence[tuple[int, ...]]
+    text: str, graded: Sequence[tuple[int, ...]], pieces: Sequence[Sequence[tuple[int, ...]]]
 ) -> list[tuple[str, int, str]]:
-    """(message, offset, code) of each graded shape that shows, once per shape, the worst case of it."""
-    runs = list(_runs(text))
+    """(message, offset, code) of each graded shape that shows: once a shape, the longest piece of it."""
+    runs = [run for run in _runs(text) if len(run[0]) > 1]
     # With digit groups joined too, "1,048,576" is one number; offsets are kept by padding behind the number.
     if _GROUPED.search(text):
-        runs += list(_runs(re.sub(r"\d{1,3}(?:,\d{3})+(?!\d)", lambda m: m[0].replace(",", "").ljust(len(m[0])), text)))
+        joined = re.sub(r"\d{1,3}(?:,\d{3})+(?!\d)", lambda m: m[0].replace(",", "").ljust(len(m[0])), text)
+        runs += _runs(joined)
+    if not runs:
+        return []
     found = []
-    for ordinal, shape in enumerate(graded, 1):
-        pieces = sorted(_distinctive(shape, public), key=len, reverse=True)
-        for piece in pieces:
+    for ordinal, (shape, parts) in enumerate(zip(graded, pieces, strict=True), 1):
+        for piece in parts:
             offset = next((at for run in runs if (at := _find(run, piece)) >= 0), -1)
             if offset >= 0:
                 whole = len(piece) == len(shape)

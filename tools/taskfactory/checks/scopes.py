@@ -21,7 +21,7 @@ _ALWAYS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
 def check_scopes(report: Report, trees: Mapping[str, ast.Module]) -> None:
     """Report names that would raise NameError. Says nothing where `import *` makes them unknowable."""
     tables = {name: _table(report.file.value(name)) for name in trees}
-    if any(_imports_star(tree) for tree in trees.values()):
+    if any("*" in report.file.value(name) and _imports_star(tree) for name, tree in trees.items() if name in SHARED):
         return
     # A source that does not parse may define anything.
     if any(report.file.value(name) and name not in trees for name in SHARED):
@@ -72,4 +72,5 @@ def _row(tree: ast.Module, name: str) -> int:
 
 
 def _imports_star(tree: ast.Module) -> bool:
-    return any(isinstance(n, ast.ImportFrom) and any(a.name == "*" for a in n.names) for n in ast.walk(tree))
+    # Python allows it at module level only.
+    return any(isinstance(n, ast.ImportFrom) and any(a.name == "*" for a in n.names) for n in tree.body)
