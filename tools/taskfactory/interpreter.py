@@ -40,6 +40,8 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitOr: operator.or_,
     ast.BitXor: operator.xor,
 }
+# At most doubles the bits of bounded ints, so it may be done first and judged afterwards.
+_GROWS_LITTLE = {ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod}
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
@@ -86,6 +88,7 @@ _METHODS: dict[tuple[type, str], Callable[..., Any]] = {
 }
 # Floats are left out, since 0.0 and -0.0 are one key.
 _REMEMBERED = (int, bool, str)
+_ABSENT = object()
 _FORMAT = re.compile(r"[,_]?(\.\d{1,2})?[dfgeE%]?")
 _CONTAINERS = (list, tuple, dict, set)
 _FAILURES = (ArithmeticError, TypeError, ValueError, LookupError)
@@ -313,8 +316,16 @@ class Machine:
     # Expressions.
 
     def _value(self, node: ast.expr, frame: _Frame) -> Any:
-        self._step(node, frame)
-        handler = _EXPRESSIONS.get(type(node))
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            self._charge(0, frame)
+        kind = type(node)
+        if kind is ast.Name:  # by far the most frequent, and it cannot fail
+            value = frame.names.get(node.id, _ABSENT)  # type: ignore[attr-defined]
+            if value is not _ABSENT:
+                return value
+        frame.line = node.lineno
+        handler = _EXPRESSIONS.get(kind)
         if handler is None:
             raise self._stop(frame, f"`{_spelling(node)}` is outside the subset that formulas may use")
         return handler(self, node, frame)
@@ -353,6 +364,8 @@ class Machine:
 
     def _binary(self, op: ast.operator, left: Any, right: Any, frame: _Frame) -> Any:
         function = _BINARY.get(type(op))
+        if type(left) is int and type(right) is int and type(op) in _GROWS_LITTLE:
+            return self._bounded(self._guard(frame, function, left, right), frame)  # type: ignore[arg-type]
         if function is None or isinstance(left, dict) or isinstance(right, dict):
             raise self._stop(frame, "this operation is outside the subset that formulas may use")
         if isinstance(op, ast.Mod) and isinstance(left, str):
@@ -648,7 +661,11 @@ class Machine:
         self._charge(1, frame)
 
     def _bounded(self, value: Any, frame: _Frame) -> Any:
-        if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
+        if type(value) is float:
+            return value
+        if isinstance(value, int):
+            if value.bit_length() <= MAX_INT_BITS:
+                return value
             raise self._stop(frame, f"the number has more than {MAX_INT_BITS} bits")
         if isinstance(value, complex):
             raise self._stop(frame, "the result is a complex number")

@@ -8,6 +8,7 @@ a `for` over `.values` that is not inside another one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import jinja2
 from jinja2 import nodes
@@ -36,12 +37,18 @@ def check_template(report: Report, field: str) -> bool:
 def template_problems(text: str) -> list[tuple[int, str]]:
     """Why a text may not be rendered as prose: (line within the text, message) each; empty if it may."""
     try:
-        tree = jinja2.Environment(autoescape=False).parse(text)
+        tree = _parser().parse(text)
     except jinja2.TemplateSyntaxError as error:
         return [(error.lineno, f"not a valid template: {error.message}")]
     except RecursionError:
         return [(1, "not a valid template: nested too deeply")]
     return list(_walk(tree, in_loop=False))
+
+
+@lru_cache(maxsize=1)
+def _parser() -> jinja2.Environment:
+    # Parses only; what may be rendered is rendered by `taskfactory.prose`.
+    return jinja2.Environment(autoescape=False)
 
 
 def _walk(node: nodes.Node, *, in_loop: bool) -> Iterator[tuple[int, str]]:
