@@ -193,6 +193,8 @@ def test_arithmetic_agrees_with_python(expression, n, m):
         "return f(n, n)",
         "return sorted([1, 'a'])",
         "return {[]: 1}",
+        "return [x for x in {(1, 'a'), ('a', 1)}]",
+        "return n.append(x=1)",
         "return {**n}",
         "n.x = 1",
         "return print(n)",

@@ -1,9 +1,9 @@
 """Evaluate a spec's formulas without executing Python.
 
 `canonical_work`, `derived`, `claims` and `floor` are arithmetic over a shape. They are written in Python and are
-evaluated here by an interpreter of a small subset of it (`taskfactory.interpreter`), so that validating or building
-a stranger's spec runs none of the stranger's code, needs no torch, and cannot hang: steps, sizes and depth are
-bounded. Sources are parsed once; functions that no formula reaches may use anything.
+evaluated here by an interpreter of a small subset of it, so that validating or building a stranger's spec runs none of
+the stranger's code, needs no torch, and cannot hang: steps, sizes and depth are bounded. Sources are parsed once;
+functions that no formula reaches may use anything.
 """
 
 from __future__ import annotations
@@ -11,23 +11,14 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from taskfactory.errors import FormulaError
 from taskfactory.findings import Finding
-from taskfactory.interpreter import Function, Machine, Memory, Stop
+from taskfactory.formulas.machine import Machine
+from taskfactory.formulas.meter import Function, Memory, Source, Stop
 
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Python text embedded in a spec; its first line is line `first_line` of `path`."""
-
-    text: str
-    path: Path | str
-    first_line: int = 1
-    field: str = ""
+__all__ = ["Formulas", "Source"]
 
 
 class Formulas:
