@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taskfactory.formulas.subset import CONTAINERS, FAILURES, MAX_INT_BITS, MAX_LENGTH, MAX_STEPS
+from taskfactory.interpreter.subset import CONTAINERS, FAILURES, MAX_INT_BITS, MAX_LENGTH, MAX_STEPS
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from taskfactory.formulas.meter import Frame, Meter
-from taskfactory.formulas.subset import BINARY, GROWS_LITTLE, MAX_INT_BITS, MAX_LENGTH, METHODS
+from taskfactory.interpreter.meter import Frame, Meter
+from taskfactory.interpreter.subset import BINARY, GROWS_LITTLE, MAX_INT_BITS, MAX_LENGTH, METHODS
 
 
 class Arithmetic(Meter):

@@ -7,9 +7,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from taskfactory.formulas.expressions import Expressions
-from taskfactory.formulas.meter import Frame, Function, Stop, copied, is_flat
-from taskfactory.formulas.subset import (
+from taskfactory.interpreter.expressions import Expressions
+from taskfactory.interpreter.meter import Frame, Function, Stop, copied, is_flat
+from taskfactory.interpreter.subset import (
     MAX_DEPTH,
     MAX_REMEMBERED,
     REMEMBERED,

@@ -15,8 +15,8 @@ from typing import Any
 
 from taskfactory.errors import FormulaError
 from taskfactory.findings import Finding
-from taskfactory.formulas.machine import Machine
-from taskfactory.formulas.meter import Function, Memory, Source, Stop
+from taskfactory.interpreter.machine import Machine
+from taskfactory.interpreter.meter import Function, Memory, Source, Stop
 
 __all__ = ["Formulas", "Source"]
 

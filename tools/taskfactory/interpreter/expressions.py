@@ -14,9 +14,9 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from taskfactory.formulas.arithmetic import Arithmetic
-from taskfactory.formulas.meter import Frame, Function, Memory, Source
-from taskfactory.formulas.subset import (
+from taskfactory.interpreter.arithmetic import Arithmetic
+from taskfactory.interpreter.meter import Frame, Function, Memory, Source
+from taskfactory.interpreter.subset import (
     ABSENT,
     COMPARE,
     FORMAT,
