@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ast
 import difflib
-import hashlib
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +23,7 @@ from taskfactory.errors import SpecError
 from taskfactory.findings import Finding, in_file_order
 from taskfactory.formulas import Formulas, Source
 from taskfactory.spec import FIELDS, TaskSpec
+from taskfactory.syntax import assignments, bound_to_spec, callee, defined_function, kind_of, line_within, literal_hint
 
 _MAX_BYTES = 4 << 20
 _EXTRA_SOURCE = re.compile(r"(ALT|DROP)[A-Z0-9_]*_SRC")
@@ -179,9 +179,9 @@ class _Loader:
         return tree
 
     def _spec_call(self, tree: ast.Module) -> ast.Call:
-        bound = [(node, value) for node in tree.body for value in _bound_to_spec(node)]
+        bound = [(node, value) for node in tree.body for value in bound_to_spec(node)]
         if not bound:
-            loose = next((n for n in ast.walk(tree) if isinstance(n, ast.Call) and _callee(n) == "TaskSpec"), None)
+            loose = next((n for n in ast.walk(tree) if isinstance(n, ast.Call) and callee(n) == "TaskSpec"), None)
             raise self._stop(
                 "TF004",
                 "no SPEC = TaskSpec(...) at the top level of the file",
@@ -197,7 +197,7 @@ class _Loader:
         node, value = bound[0]
         while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "validate":
             value = value.func.value
-        if not isinstance(value, ast.Call) or _callee(value) != "TaskSpec":
+        if not isinstance(value, ast.Call) or callee(value) != "TaskSpec":
             raise self._stop(
                 "TF006",
                 "SPEC is not a TaskSpec(...) call",
@@ -275,7 +275,7 @@ class _Loader:
             return tuple(self._all_literals(node.elts, name))
         elif isinstance(node, ast.Dict):
             return self._dict(node, name)
-        self._error("TF007", f"{_kind(node)} is not a literal", node.lineno, name, _literal_hint(node))
+        self._error("TF007", f"{kind_of(node)} is not a literal", node.lineno, name, literal_hint(node))
         raise _NotLiteralError
 
     def _all_literals(self, nodes: list[ast.expr], name: str) -> list[Any]:
@@ -326,7 +326,7 @@ class _Loader:
     def _extra_sources(self, tree: ast.Module, values: dict[str, Any]) -> None:
         """Take module-level ALT_SRC, DROP_SRC, DROP2_SRC, ... in as alternates and ablations."""
         for statement in tree.body:
-            for target, value in _assignments(statement):
+            for target, value in assignments(statement):
                 if not _EXTRA_SOURCE.fullmatch(target):
                     continue
                 field_name = "alternates" if target.startswith("ALT") else "ablations"
@@ -336,7 +336,7 @@ class _Loader:
                 self._add_source(field_name, target, value.value, self._first_line(value), values)
 
     def _add_source(self, field_name: str, target: str, text: str, line: int, values: dict[str, Any]) -> None:
-        function = _defined_function(text, values.get("signature"))
+        function = defined_function(text, values.get("signature"))
         if function is None:
             self._error("TF012", f"{target} does not define a function", line, field_name)
             return
@@ -375,7 +375,7 @@ class _Loader:
                 self._error("TF010", f"field {name!r} is missing", call.lineno, name, hint)
             return
         where = name + "".join(f"[{part!r}]" for part in loc[1:] if part != "[key]")
-        line = _descend(nodes.get(name), loc[1:]) or self.lines.get(name, call.lineno)
+        line = line_within(nodes.get(name), loc[1:]) or self.lines.get(name, call.lineno)
         shown = repr(value)
         shown = shown if len(shown) <= 60 else shown[:59] + "…"
         text = message.removeprefix("Input should be ").removeprefix("a valid ")
@@ -384,82 +384,3 @@ class _Loader:
 
 class _NotLiteralError(Exception):
     """Raised after a finding was recorded, to leave the value."""
-
-
-def _assignments(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                yield target.id, node.value
-    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-        yield node.target.id, node.value
-
-
-def _bound_to_spec(node: ast.stmt) -> Iterator[ast.expr]:
-    for name, value in _assignments(node):
-        if name == "SPEC":
-            yield value
-
-
-def _callee(call: ast.Call) -> str:
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""
-
-
-def _kind(node: ast.expr) -> str:
-    kinds: dict[type[ast.expr], str] = {
-        ast.Name: f"the name {getattr(node, 'id', '')}",
-        ast.JoinedStr: "an f-string",
-        ast.Call: "a call",
-        ast.BinOp: "an expression",
-        ast.Attribute: "an attribute",
-        ast.Set: "a set",
-        ast.Starred: "an unpacked value",
-    }
-    return kinds.get(type(node), "this expression")
-
-
-def _literal_hint(node: ast.expr) -> str:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return "strings that stand next to each other are joined without a +"
-    if isinstance(node, ast.JoinedStr):
-        return "prose may use {{ graded.NAME }} instead, which is rendered from the shapes"
-    return "a spec is read without being run: write the value itself"
-
-
-def _defined_function(source: str, signature: Any) -> str | None:
-    """The function a source stands for: the one with the signature's parameters, else the last one."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        # Still a source; that it does not parse is reported by the checks, under the name it seems to define.
-        names = re.findall(r"^def\s+(\w+)", source, re.M)
-        return names[-1] if names else None
-    if not functions:
-        return None
-    wanted = re.findall(r"[(,]\s*(\w+)", signature) if isinstance(signature, str) else []
-    matching = [f for f in functions if [a.arg for a in f.args.args] == wanted]
-    return (matching or functions)[-1].name
-
-
-def _descend(node: ast.expr | None, loc: tuple[int | str, ...]) -> int:
-    """The line of an element inside a literal."""
-    for part in loc:
-        if isinstance(node, ast.Tuple | ast.List) and isinstance(part, int) and part < len(node.elts):
-            node = node.elts[part]
-        elif isinstance(node, ast.Dict):
-            keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
-            if part not in keys:
-                break
-            node = node.values[keys.index(part)]
-        else:
-            break
-    return node.lineno if node is not None else 0
-
-
-def file_digest(path: Path) -> str:
-    """`sha256:` and the hash of a file's bytes: cheap, and enough to see that nothing changed."""
-    return "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
