@@ -1,0 +1,117 @@
+"""The process in which a spec's sources run: it limits itself, examines one spec, and writes JSON lines to a pipe.
+
+    {"doing": [what, field, line]}   before each step, so that the parent can say where it hung or died
+    {"finding": {...}}               as soon as it is made
+    {"figures": {...}}               at the end; without it the run did not come to its end
+    {"broken": "..."}                instead of it, if the checks themselves failed on what the sources made
+
+What the sources can do to this process they can also do to its messages. The parent relies on them for what a spec's
+author is told, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import resource
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+from taskfactory.findings import Finding
+
+FILE_BYTES = 1 << 30
+"""Largest file that may be written."""
+
+
+class Channel:
+    """Writes messages, from the process that was started and from no fork of it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._pid = fd, os.getpid()
+
+    def send(self, **message: Any) -> None:
+        """Write one message."""
+        if os.getpid() != self._pid:
+            os._exit(1)  # a fork that came back from its source: two of us must not report
+        data = (json.dumps(message) + "\n").encode()
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+
+def limit(memory_bytes: int, device: str) -> None:
+    """Bound memory, file sizes and core dumps, and end with the parent."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+    if device == "cpu":  # CUDA reserves more address space than there is memory
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    if sys.platform == "linux":
+        from taskfactory.grader.processes import die_with_parent
+
+        die_with_parent()
+
+
+def forbid_forks(file: IO[str]) -> None:
+    """Make `os.fork` raise where it is called, and have `os._exit` leave a trace of where it was called in `file`."""
+
+    def hook(event: str, args: Any) -> None:
+        if event in ("os.fork", "os.forkpty"):
+            raise RuntimeError("embedded sources must not start processes")
+
+    def traced_exit(status: int) -> None:
+        faulthandler.dump_traceback(file)
+        leave(status)
+
+    leave = os._exit
+    sys.addaudithook(hook)
+    os._exit = traced_exit  # type: ignore[assignment]
+
+
+def main(arguments: list[str]) -> None:
+    """Run with the number of the pipe's descriptor and the path of the job, a JSON file."""
+    channel = Channel(int(arguments[0]))
+    job = json.loads(Path(arguments[1]).read_text("utf-8"))
+    limit(job["memory_bytes"], job["device"])
+    with open(job["faults"], "w", encoding="utf-8") as faults:
+        faulthandler.enable(faults)
+        faulthandler.register(signal.SIGUSR1, faults)
+        _examine(channel, job, faults)
+
+
+def _examine(channel: Channel, job: dict[str, Any], faults: IO[str]) -> None:
+    import torch
+
+    from taskfactory.checks.experiments import examine
+    from taskfactory.load import SpecFile
+    from taskfactory.spec import TaskSpec
+
+    torch.set_num_threads(1)
+    file = SpecFile(Path(job["path"]), TaskSpec(**job["spec"]), job["lines"], job["text"])
+    forbid_forks(faults)
+
+    def tell(finding: Finding) -> None:
+        channel.send(finding=finding.as_dict())
+
+    try:
+        _, figures = examine(
+            file,
+            device=job["device"],
+            seed=job["seed"],
+            budget_gb=job["budget_gb"],
+            emit=tell,
+            notice=lambda what, field, line: channel.send(doing=[what, field, line]),
+        )
+    except Exception as error:
+        traceback.print_exc()
+        channel.send(broken=f"{type(error).__name__}: {error}")
+    else:
+        channel.send(figures=figures)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
