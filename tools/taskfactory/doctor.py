@@ -17,7 +17,7 @@ from taskfactory import __version__
 _CEILINGS = (
     "import json, sys; sys.path.insert(0, {root!r}); import torch\n"
     "from taskfactory.grader.ceilings import datasheet_peaks, measure_ceilings\n"
-    "from taskfactory.grader.broker import environment\n"
+    "from taskfactory.grader.environment import environment\n"
     "torch.cuda.init(); torch.zeros(1, device='cuda')\n"
     "known = datasheet_peaks(torch.cuda.get_device_name()) is not None\n"
     "print(json.dumps([environment('cuda'), measure_ceilings(), known]))"

@@ -43,6 +43,16 @@ _PEAKS = {
 }
 
 
+NOMINAL = Peaks(4.8e12, 1e15)
+"""Stands in for an unknown device where a duration only has to be about right."""
+
+
+def probe_bytes(unavoidable: tuple[float, float]) -> int:
+    """Bytes whose copy takes about as long on an H200 as a floor of (bytes, FLOPs), within 64 MiB and 8 GiB."""
+    seconds = NOMINAL.floor_ms(*unavoidable) / 1e3
+    return min(max(int(seconds * NOMINAL.bytes_per_s / 2), 64 << 20), 8 << 30)  # a copy reads and writes
+
+
 def datasheet_peaks(device_name: str) -> Peaks | None:
     """Peaks of a known device, else None: then no time is called impossible, and the result says so."""
     return next((peaks for name, peaks in _PEAKS.items() if name in device_name), None)

@@ -17,6 +17,10 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .session import Exchange
 
 UNBOUNDED_BELOW = 4.0
 """Where the floor is under this many deltas, the wall clock bounds too little to be scored."""
@@ -29,6 +33,11 @@ class Overhead:
     null_ms: tuple[float, ...]
     probe_wall_ms: tuple[float, ...]
     probe_claim_ms: tuple[float, ...]
+
+    @classmethod
+    def of(cls, nulls: Sequence[Exchange], probes: Sequence[Exchange]) -> Overhead:
+        """From the exchanges of one launch."""
+        return cls(tuple(e.wall_ms for e in nulls), tuple(e.wall_ms for e in probes), tuple(e.claim_ms for e in probes))
 
     @property
     def c_ms(self) -> float:
@@ -58,6 +67,11 @@ class ShapeTime:
     interval_ms: tuple[float, float]
     disagree: bool
     """The two launches' overheads differ by more than the noise explains: the grading should be repeated."""
+
+
+def valid_claim(claim_ms: float, wall_ms: float) -> bool:
+    """Whether a claimed event time can be a time at all: finite, positive, no longer than the wall clock saw."""
+    return math.isfinite(claim_ms) and 0.0 < claim_ms <= wall_ms
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -35,6 +35,11 @@ class DriverError(RuntimeError):
     """A CUDA driver call failed."""
 
 
+def is_cuda_error(error: RuntimeError) -> bool:
+    """Whether an error is the CUDA context's: torch.AcceleratorError (of that text only before 2.8) or the driver's."""
+    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error) or isinstance(error, DriverError)
+
+
 class _Handle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_ubyte * HANDLE_BYTES)]
 

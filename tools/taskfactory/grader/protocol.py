@@ -24,7 +24,7 @@ from typing import Any
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h; in the fcntl module only from Python 3.13 on
 
-_SEQUENCE = struct.Struct("<Q")
+_SEQUENCE_BYTES = 8
 _GO_HEAD = struct.Struct("<IIQ")  # kind, payload length, nonce
 _GO_PAYLOAD_AT = 64
 GO_BYTES = 256 * 1024
@@ -121,7 +121,7 @@ def parse_done(record: bytes) -> Done:
     Raises:
         ProtocolViolation: a field is out of its range.
     """
-    reply, count, nonce, claim_ms, length = _DONE_HEAD.unpack_from(record, _SEQUENCE.size)
+    reply, count, nonce, claim_ms, length = _DONE_HEAD.unpack_from(record, _SEQUENCE_BYTES)
     if count > MAX_OUTPUTS or length > MAX_TEXT or reply not in Reply.__members__.values():
         raise ProtocolViolation("a malformed record in the DONE page")
     outputs = tuple(
@@ -132,14 +132,17 @@ def parse_done(record: bytes) -> Done:
     return Done(Reply(reply), nonce, claim_ms, outputs, text)
 
 
-def valid_claim(claim_ms: float, wall_ms: float) -> bool:
-    """Whether a claimed event time can be a time at all: finite, positive, no longer than the wall clock saw."""
-    return math.isfinite(claim_ms) and 0.0 < claim_ms <= wall_ms
-
-
 def spin_is_affordable() -> bool:
     """Whether waiting may burn a core: with two cores or fewer it would starve the other side."""
     return len(os.sched_getaffinity(0)) > 4
+
+
+def _sequence_of(page: mmap.mmap) -> memoryview:
+    """A page's sequence number as element 0 of a view that reads and writes all its 8 bytes at once.
+
+    `struct` would not do: it clears a field before it fills it, and a spinning reader sees the zero.
+    """
+    return memoryview(page)[:_SEQUENCE_BYTES].cast("Q")
 
 
 def _clear(bell: int) -> None:
@@ -161,6 +164,7 @@ class BrokerEnd:
         fcntl.fcntl(self._done_fd, fcntl.F_ADD_SEALS, _SEALS)
         self._go_bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._done_bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._go_sequence, self._done_sequence = _sequence_of(self._go), _sequence_of(self._done)
         self._sequence = 0
         self._nonce = 0
         self._spin = spin_is_affordable()
@@ -183,8 +187,8 @@ class BrokerEnd:
         self._nonce = int.from_bytes(os.urandom(8), "little")
         self._sequence += 1
         self._go[_GO_PAYLOAD_AT : _GO_PAYLOAD_AT + len(data)] = data
-        _GO_HEAD.pack_into(self._go, _SEQUENCE.size, request, len(data), self._nonce)
-        _SEQUENCE.pack_into(self._go, 0, self._sequence)
+        _GO_HEAD.pack_into(self._go, _SEQUENCE_BYTES, request, len(data), self._nonce)
+        self._go_sequence[0] = self._sequence
         os.eventfd_write(self._go_bell, 1)
 
     def receive(self, timeout_s: float) -> Done:
@@ -200,7 +204,7 @@ class BrokerEnd:
         return done
 
     def _answered(self) -> bool:
-        (sequence,) = _SEQUENCE.unpack_from(self._done, 0)
+        sequence = self._done_sequence[0]
         if sequence > self._sequence:
             raise ProtocolViolation("DONE for a request that was not made")
         return bool(sequence == self._sequence)
@@ -225,6 +229,8 @@ class BrokerEnd:
 
     def close(self) -> None:
         """Release pages and descriptors; the worker must be dead."""
+        self._go_sequence.release()
+        self._done_sequence.release()
         self._go.close()
         self._done.close()
         for fd in (*self.descriptors, self._pidfd):
@@ -240,6 +246,7 @@ class WorkerEnd:
         go_fd, done_fd, self._go_bell, self._done_bell = descriptors
         self._go = mmap.mmap(go_fd, GO_BYTES, prot=mmap.PROT_READ)
         self._done = mmap.mmap(done_fd, DONE_BYTES)
+        self._go_sequence, self._done_sequence = _sequence_of(self._go), _sequence_of(self._done)
         self._sequence = 0
         self._nonce = 0
         self._spin = spin_is_affordable()
@@ -249,13 +256,13 @@ class WorkerEnd:
         poller = select.poll()
         poller.register(self._go_bell, select.POLLIN)
         spins = 0
-        while _SEQUENCE.unpack_from(self._go, 0)[0] == self._sequence:
+        while self._go_sequence[0] == self._sequence:
             spins += 1
             if not self._spin or spins > 200_000:  # about 0.1 s: longer waits need no speed
                 poller.poll()
                 _clear(self._go_bell)
-        (self._sequence,) = _SEQUENCE.unpack_from(self._go, 0)
-        kind, length, self._nonce = _GO_HEAD.unpack_from(self._go, _SEQUENCE.size)
+        self._sequence = self._go_sequence[0]
+        kind, length, self._nonce = _GO_HEAD.unpack_from(self._go, _SEQUENCE_BYTES)
         payload = bytes(self._go[_GO_PAYLOAD_AT : _GO_PAYLOAD_AT + length])
         return Request(kind), json.loads(payload) if payload else None
 
@@ -269,6 +276,6 @@ class WorkerEnd:
             at = _DONE_OUTPUTS_AT + index * _OUTPUT.size
             self._done[at : at + _OUTPUT.size] = output.pack()
         self._done[_DONE_TEXT_AT : _DONE_TEXT_AT + len(data)] = data
-        _DONE_HEAD.pack_into(self._done, _SEQUENCE.size, reply, len(outputs), self._nonce, claim_ms, len(data))
-        _SEQUENCE.pack_into(self._done, 0, self._sequence)
+        _DONE_HEAD.pack_into(self._done, _SEQUENCE_BYTES, reply, len(outputs), self._nonce, claim_ms, len(data))
+        self._done_sequence[0] = self._sequence
         os.eventfd_write(self._done_bell, 1)

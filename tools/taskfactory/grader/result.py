@@ -11,7 +11,10 @@ import statistics
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .session import Exchange
 
 SCHEMA = 1
 
@@ -106,6 +109,10 @@ class ShapeResult:
     """What the worker's events said of each timed call."""
     overhead_ms: list[float] = field(default_factory=list)
     """The null worker's t1 - t0 at this shape, raw, of the launch whose median is c."""
+    overhead_after_ms: list[float] = field(default_factory=list)
+    """... and of the launch after the submission."""
+    broker_ms: list[float] = field(default_factory=list)
+    """What the broker's own events say of its part (reveal, flush, snapshot) of each timed call."""
     c_ms: float | None = None
     c_after_ms: float | None = None
     bias_ms: float | None = None
@@ -125,6 +132,12 @@ class ShapeResult:
     tile_ratios: dict[str, float] = field(default_factory=dict)
     regions: dict[str, float] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=list)
+
+    def add(self, exchange: Exchange) -> None:
+        """Keep a timed call's raw times."""
+        self.wall_ms.append(exchange.wall_ms)
+        self.claim_ms.append(exchange.claim_ms)
+        self.broker_ms.append(exchange.reveal_ms + exchange.snapshot_ms)
 
     @property
     def claim_median_ms(self) -> float | None:

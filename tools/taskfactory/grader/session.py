@@ -93,6 +93,10 @@ class Exchange:
 
     wall_ms: float
     claim_ms: float
+    reveal_ms: float = 0.0
+    """What the broker's own events say of poisoning, revealing and flushing."""
+    snapshot_ms: float = 0.0
+    """... and of the snapshot."""
     outputs: list[torch.Tensor] = field(default_factory=list)
     mapped: bool = True
 
@@ -175,25 +179,35 @@ class Session:
         cuda = self.arenas.device == "cuda"
         if cuda:
             torch.cuda.synchronize()
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)] if cuda else []
         started = time.perf_counter_ns()
+        if cuda:
+            marks[0].record()
         for output in self._last:
             memory.poison(output)
         self.arenas.reveal(nbytes)
         if cuda:
+            marks[1].record()
             torch.cuda.synchronize()
         self.end.send(Request.GO)
         done = self._receive(timeout_s)
         try:
             known = all(output.handle in self._mapped for output in done.outputs)
             returned = [memory.resolve(output, self._storage(output)) for output in done.outputs]
+            if cuda:
+                marks[2].record()
             copies = self._snapshot(returned)
         except ProtocolViolation as error:
             raise SessionFailed(Status.PROTOCOL_VIOLATION, str(error)) from None
         if cuda:
+            marks[3].record()
             torch.cuda.synchronize()
         wall_ms = (time.perf_counter_ns() - started) / 1e6
         self._last = returned if cuda else []
-        return Exchange(wall_ms, done.claim_ms, copies, known or not cuda)
+        reveal_ms, snapshot_ms = (
+            (marks[0].elapsed_time(marks[1]), marks[2].elapsed_time(marks[3])) if cuda else (0.0, 0.0)
+        )
+        return Exchange(wall_ms, done.claim_ms, reveal_ms, snapshot_ms, copies, known or not cuda)
 
     def _storage(self, output: OutputDescriptor) -> torch.Tensor:
         """The mapped allocation a descriptor refers to, mapping it if it is new."""

@@ -6,51 +6,83 @@ The figures say what delta can be: `ratio` is (median wall - c) / median event t
 from __future__ import annotations
 
 import statistics
+import time
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .clock import half_width
-from .session import Session
+from .session import Exchange, Session
 
 if TYPE_CHECKING:
-    from .broker import Grading, Plan
+    from .broker import Grading
+    from .plan import Plan
 
 COPY_MS = (0.2, 0.35, 0.5, 0.7, 1.0, 2.0, 3.5, 5.0)
 """Aimed-at durations of the copies, at the nominal bandwidth below."""
 NOMINAL_BYTES_PER_S = 4.1e12
 MATMULS = ((4096, 1), (8192, 1), (8192, 3))
 """Edge and repetitions of the bf16 matrix products."""
-CALLS = 48
+CALLS = 24
+WARM_UPS = 2
 
 
 def study(grading: Grading) -> dict[str, Any]:
     """Several launches of a trusted worker; each measures c and every known duration at the first planned shape."""
     plan = grading.plans[0]
-    args = grading.make_inputs(plan, 1)
-    assert args is not None
-    from .memory import fill_arena
-
-    fill_arena(grading.arenas.private, plan.layout.arguments, args)
     launches = [_launch(grading, plan, k) for k in range(grading.job.calls or 1)]
     medians = [launch["c_ms"] for launch in launches]
     return {
+        "one_process": one_process() if grading.job.device == "cuda" else {},
         "shape": list(plan.shape), "argument_bytes": plan.layout.nbytes, "calls": CALLS,
         "c_drift_ms": max(medians) - min(medians), "launches": launches,
     }  # fmt: skip
 
 
+def _calls(
+    grading: Grading, session: Session, plan: Plan, calls: int, kind: str, amount: int = 0, repeat: int = 1
+) -> list[Exchange]:
+    """Calls of one kind, after warm-ups that are not kept."""
+    done = [grading.trusted_call(session, plan, kind, amount, repeat) for _ in range(calls + WARM_UPS)]
+    return done[WARM_UPS:]
+
+
+def one_process() -> dict[str, float]:
+    """The same two clocks without any second process: matrix products timed by events and by the host, in ms."""
+    a = torch.randn(8192, 8192, device="cuda").bfloat16()
+    found = {}
+    for repeat in (1, 4, 16, 128):
+        events, walls = [], []
+        for _ in range(5):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            began = time.perf_counter_ns()
+            start.record()
+            for _ in range(repeat):
+                torch.mm(a, a)
+            end.record()
+            torch.cuda.synchronize()
+            walls.append((time.perf_counter_ns() - began) / 1e6)
+            events.append(start.elapsed_time(end))
+        found[f"events_{repeat}_ms"] = statistics.median(events)
+        found[f"wall_{repeat}_ms"] = statistics.median(walls)
+    return found
+
+
 def _launch(grading: Grading, plan: Plan, number: int) -> dict[str, Any]:
-    session = Session(grading.link, grading.task, grading.job, grading.arenas, trusted=True)
+    session = Session(grading.link, grading.workload.task, grading.job, grading.arenas, trusted=True)
     cuda = grading.job.device == "cuda"
     calls = CALLS if cuda else 3
     works = [("copy", int(ms / 1e3 * NOMINAL_BYTES_PER_S / 2), 1) for ms in (COPY_MS if cuda else (0.2,))]
     works += [("matmul", edge, repeat) for edge, repeat in (MATMULS if cuda else ())]
     try:
-        nulls = [e.wall_ms for e in grading.probe(session, plan, "null", 0, calls)]
+        empty = _calls(grading, session, plan, calls, "null")
+        nulls = [e.wall_ms for e in empty]
         c_ms = statistics.median(nulls)
         probes = []
         for k, (kind, amount, repeat) in enumerate(works):
             grading.progress(f"launch {number + 1}", k, len(works))
-            done = grading.probe(session, plan, kind, amount, calls, repeat)
+            done = _calls(grading, session, plan, calls, kind, amount, repeat)
             walls, claims = [e.wall_ms for e in done], [e.claim_ms for e in done]
             claim = statistics.median(claims)
             probes.append(
@@ -59,12 +91,15 @@ def _launch(grading: Grading, plan: Plan, number: int) -> dict[str, Any]:
                     "wall_minus_c_ms": statistics.median(walls) - c_ms, "half_width_ms": half_width(walls),
                     "bias_ms": statistics.median(walls) - c_ms - claim,
                     "ratio": (statistics.median(walls) - c_ms) / claim, "walls_ms": walls, "claims_ms": claims,
+                    "reveals_ms": [e.reveal_ms for e in done], "snapshots_ms": [e.snapshot_ms for e in done],
                 }
             )  # fmt: skip
-        again = statistics.median(e.wall_ms for e in grading.probe(session, plan, "null", 0, calls))
+        again = statistics.median(e.wall_ms for e in _calls(grading, session, plan, calls, "null"))
     finally:
         session.close()
     return {
+        "reveals_ms": [e.reveal_ms for e in empty],
+        "snapshots_ms": [e.snapshot_ms for e in empty],
         "c_ms": c_ms,
         "c_again_ms": again,
         "c_half_width_ms": half_width(nulls),

@@ -82,6 +82,7 @@ class Worker:
             torch.cuda.init()
             torch.zeros(1, device="cuda")  # makes the primary context current in this thread
             self.arena = memory.bytes_at(memory.open_handle(bytes.fromhex(setup["handle"])), setup["arena_bytes"])
+            self.tiny = torch.zeros(1, device="cuda")
             self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         else:
             torch.set_num_threads(1)
@@ -116,11 +117,19 @@ class Worker:
         self.end.answer(Reply.OK)
 
     def prepare(self, payload: dict[str, Any]) -> None:
-        """Build the next call's arguments: fresh tensor objects over the arena, whose content is still the old one."""
+        """Build the next call's arguments: fresh tensor objects over the arena, whose content is still the old one.
+
+        A tiny kernel wakes this process's GPU context, which has been idle since the last call.
+        """
         from .memory import build_arguments
 
         self.arguments = build_arguments(self.arena, payload["arguments"])
         self.probe = payload.get("probe")
+        if self.device == "cuda":
+            import torch
+
+            self.tiny.add_(1)
+            torch.cuda.synchronize()
         self.end.answer(Reply.OK)
 
     def call(self, _: None) -> None:
