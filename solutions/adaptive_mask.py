@@ -30,7 +30,7 @@ import triton.language as tl
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
-ROWS = 64 if INTERPRETED else 1  # rows of one program; the interpreter prefers few, large programs
+ROWS = 64 if INTERPRETED else 2  # rows of one program; the interpreter prefers few, large programs
 WARPS = 1
 SMALLEST = 128  # scores in the smallest piece: 32 lanes times one 128-bit load
 

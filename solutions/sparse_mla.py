@@ -46,7 +46,7 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 HEADS = 64  # heads of one program, at most
 ROWS = 256 if INTERPRETED else 64  # cache rows of one tile
 WARPS = 8
-GLUON = False  # whether the Hopper kernel is used where it applies
+GLUON = True  # whether the Hopper kernel is used where it applies
 STAGES = 2  # tiles in shared memory at a time
 SHARED_BYTES = 227 * 1024  # of an H200's SM, for one program
 
