@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -276,3 +277,17 @@ def test_templates_beyond_the_list(text):
 )
 def test_templates_within_the_list(text):
     assert template_problems(text) == []
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["1", "1.", "1,", "1,000", "`M` ", "`M` (", "`M` in {", "`M` =", " ", "tolerance ", "tolerance (", "within ", "1x",
+     "1-2 ", "|", "\n| `x` |", "TODO ", "correct ", "{", "{{", "`"],
+)  # fmt: skip
+def test_no_prose_takes_for_ever(tmp_path, piece):
+    """Patterns are applied to strangers' text, so none may backtrack without bound."""
+    flood = piece * (20_000 // len(piece)) + " `M` 1-2 `M` in {3} 1-2 GiB"
+    content = damaged(("tile size.", flood), ('A row always fits into shared memory."""', flood + '"""'))
+    start = time.monotonic()
+    findings_of(write(tmp_path, content))
+    assert time.monotonic() - start < 20  # on a busy machine; alone it is well under a second

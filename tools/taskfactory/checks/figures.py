@@ -12,24 +12,26 @@ _SCALES = {"k": 1e3, "M": 1e6}
 _UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 # How far a typed range may go beyond the real one: rounding outwards hides the shapes and is fine.
 _SLACK = 0.10
-_N = r"\d+(?:[,_]\d{3})+(?!\d)[kM]?|\d+(?:\.\d+)?(?:e[+-]?\d+)?[kM]?"
-_TO = r"[*`]*\s*(?:-|–|—|\.\.+|\bto\b|\band\b|\bthrough\b)\s*[*`]*"
+# Repetitions are bounded and numbers begin at a boundary: the text is a stranger's, and must not take for ever.
+_N = r"\d{1,3}(?:[,_]\d{3}){1,5}(?!\d)[kM]?|\d{1,15}(?:\.\d{1,9})?(?:e[+-]?\d{1,3})?[kM]?"
+_TO = r"[*`]{0,4}\s{0,9}(?:-|–|—|\.\.+|\bto\b|\band\b|\bthrough\b)\s{0,9}[*`]{0,4}"
 _WORDS = r"(?:in|of|is|are|from|between|ranges?|runs?|spans?|spanning|varies|lies|with|at)"
 _RANGE = re.compile(
     rf"`(?P<name>[A-Za-z_]\w*)`(?:[\s*:=]|\([^()\d`]{{0,60}}\)|\b{_WORDS}\b)*"
     rf"(?P<low>{_N}){_TO}(?P<high>{_N})(?![\w.]*\d)"
 )
 _SET = re.compile(rf"`(?P<name>[A-Za-z_]\w*)`(?:[\s*:=]|\b{_WORDS}\b|∈)*\\?\{{(?P<set>[\d\s,]+)\\?\}}")
-_SIZE = re.compile(rf"(?P<low>{_N}){_TO}(?P<high>{_N})[\s*]*(?P<unit>[KMG]iB|[kKMG]B)\b")
-_E = r"(?P<number>\d+(?:\.\d+)?e-\d+|0?\.\d+)(?!\s*[x×%]|[\d.]*[x×%])"
+_SIZE = re.compile(rf"(?<![\w.,])(?P<low>{_N}){_TO}(?P<high>{_N})[\s*]*(?P<unit>[KMG]iB|[kKMG]B)\b")
+_E = r"(?P<number>\d{1,9}(?:\.\d{1,9})?e-\d{1,3}|0?\.\d{1,15})(?!\s*[x×%]|[\d.]*[x×%])"
 _FILLER = r"(?:[\s`*.:=()]|\b(?:is|of|at|was|set|to|comes|from|here|for|this|task)\b)*"
 _TOLERANCES = (
     re.compile(rf"\b(?:tolerance|gate|tol)\b{_FILLER}(?<![\d.]){_E}", re.I),
     re.compile(rf"(?<![\d.\w]){_E}[`*]*\s+(?:gate|tolerance)\b", re.I),
     re.compile(rf"\bwithin\b[^.\d]{{0,80}}\berror\b[\s`*:=]*(?:of\b[\s`*]*)?{_E}", re.I),
 )
+# A sentence about other shapes than the graded ones.
 _OTHER_SHAPES = re.compile(
-    r"\b(?:correct\w*|measure\w*|quick|small(?:er)?|public|example)\b[^.]*\bshapes?\b|\bunlike\b", re.I
+    r"\b(?:correct\w*|measure\w*|quick|small(?:er)?|public|example)\b[^.]{0,200}\bshapes?\b", re.I
 )
 
 

@@ -62,9 +62,9 @@ def _check_complete(report: Report) -> None:
         text = getattr(spec, field)
         if not text.strip():
             report.add("TF401", field, "is empty")
-        for match in _PLACEHOLDER.finditer(text):
-            if match[0] not in _CASED:
-                report.add("TF402", field, f"holds the placeholder {match[0]!r}", offset=match.start())
+        match = next((m for m in _PLACEHOLDER.finditer(text) if m[0] not in _CASED), None)
+        if match is not None:
+            report.add("TF402", field, f"holds the placeholder {match[0]!r}", offset=match.start())
     if "\n" in spec.title.strip():
         report.add("TF401", "title", "is longer than a line")
 

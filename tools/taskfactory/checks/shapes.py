@@ -154,6 +154,8 @@ def _check_claims(report: Report, formulas: Formulas) -> None:
     graded = report.file.spec.grader_shapes
     reported: set[str] = set()
     for where, shape in _shapes(report):
+        if shape not in graded:
+            continue  # claims are about the graded regime, and may be false or meaningless elsewhere
         before = len(report.findings)
         value = _call(report, formulas, "claims", where, shape)
         if len(report.findings) > before:
@@ -162,8 +164,6 @@ def _check_claims(report: Report, formulas: Formulas) -> None:
         if not isinstance(value, dict) or not all(isinstance(k, str) and isinstance(v, bool) for k, v in value.items()):
             report.add("TF505", "derived_src", f"claims returns no dict from sentences to bools at {where}", line=line)
             return
-        if shape not in graded:
-            continue  # only evaluated there, so that a claim may be about the graded regime
         for text, holds in value.items():
             if not holds and text not in reported:
                 reported.add(text)
