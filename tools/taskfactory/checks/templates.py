@@ -7,6 +7,7 @@ a `for` over `.values` that is not inside another one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -15,6 +16,11 @@ from jinja2 import nodes
 
 from taskfactory.checks.report import Report
 
+# What nearly all prose uses; text with no other brace needs no parsing to be judged.
+_PLAIN_TAG = re.compile(
+    r"\{\{ ?(?:(?:graded|measure|quick|correct)\.[A-Za-z]\w*(?:\.(?:min|max|values))?|tol|kappa|epsilon)"
+    r"(?: ?\| ?(?:digits\(\d\)|thousands))? ?\}\}"
+)
 _FILTERS = {"digits", "thousands", "round", "int", "float", "abs", "join", "min", "max", "length"}
 _ALLOWED = (
     nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Getattr, nodes.Filter, nodes.Const, nodes.If,
@@ -36,6 +42,8 @@ def check_template(report: Report, field: str) -> bool:
 
 def template_problems(text: str) -> list[tuple[int, str]]:
     """Why a text may not be rendered as prose: (line within the text, message) each; empty if it may."""
+    if "{" not in _PLAIN_TAG.sub(" ", text):
+        return []
     try:
         tree = _parser().parse(text)
     except jinja2.TemplateSyntaxError as error:
