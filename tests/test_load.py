@@ -242,10 +242,13 @@ def test_everything_is_reported_at_once(tmp_path):
     assert [finding.line for finding in error.findings] == sorted(finding.line for finding in error.findings)
 
 
-def test_unknown_field_suggests(tmp_path):
-    error = fails(tmp_path, damaged(("correct_shapes=", "corect_shapes=")))
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("correct_shapes", "corect_shapes"), ("tol", "tolerance"), ("flops_formula", "flops")]
+)
+def test_unknown_field_suggests(tmp_path, right, wrong):
+    error = fails(tmp_path, damaged((f"\n    {right}=", f"\n    {wrong}=")))
     unknown = next(finding for finding in error.findings if finding.code == "TF008")
-    assert "correct_shapes" in unknown.hint
+    assert unknown.hint in (f"did you mean {right!r}?", "did you mean 'flops_src'?")
 
 
 @pytest.mark.parametrize("value", ["True", '"1e-2"', "None", "(1e-2,)", "{}"])

@@ -233,6 +233,7 @@ class _Loader:
 
     def _unknown(self, name: str, line: int) -> None:
         close = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.6)
+        close = close or [field for field in FIELDS if name.startswith(field) or field.startswith(name)]
         hint = f"did you mean {close[0]!r}?" if close else "docs/spec.md lists the fields"
         self._error("TF008", f"TaskSpec has no field {name!r}", line, name, hint)
 
@@ -378,7 +379,9 @@ class _Loader:
         line = line_within(nodes.get(name), loc[1:]) or self.lines.get(name, call.lineno)
         shown = repr(value)
         shown = shown if len(shown) <= 60 else shown[:59] + "…"
-        text = message.removeprefix("Input should be ").removeprefix("a valid ")
+        text = (
+            message.removeprefix("Input should be ").replace("a valid integer", "an integer").replace("a valid ", "a ")
+        )
         self._error("TF011", f"{where} must be {text}, and is {shown}", line, name)
 
 
