@@ -33,7 +33,7 @@ from .score import ImpossibleTime, Timed, fill_in, total
 from .session import Arenas, Exchange, Session, SessionFailed
 
 WARM_UPS = 3
-NULL_CALLS = 16
+NULL_CALLS = 20
 PROBE_CALLS = 8
 REMAPS = 16
 """How often per shape a call that returns memory not seen before is repeated."""
@@ -175,8 +175,7 @@ class Grading:
         probe = {"kind": kind, "amount": amount, "repeat": repeat, "outputs": plan.outputs}
         exchange = session.exchange(layout.arguments, layout.nbytes, self.job.call_s, probe)
         self.arenas.unchanged(layout.nbytes)
-        expected = self.workload.reference(args)
-        self.workload.compare(args, expected, expected)
+        self.workload.reference(args)
         return exchange
 
     def _verify(

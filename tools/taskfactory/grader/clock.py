@@ -1,14 +1,16 @@
 """From raw times to a score time that a worker cannot push below the truth by more than delta.
 
     T      = wall - c - b        wall: t1 - t0 around reveal, GO, DONE and snapshot, in the broker
-    c      = the null worker's median wall at the same shape, the smaller of two launches (before and after)
+    c      = the null worker's wall at the same shape, the smaller of two launches (before and after)
     b      = what a trusted copy of about the floor's duration reads on the wall beyond c and its own events,
              never negative, the smaller of two launches
-    delta  = half-width of the 95 % interval of the median T + how much c and b differed between the launches
-    score  = max(median claim, median T - delta)
+    delta  = half-width of the 95 % interval of T + how much c and b differed between the launches
+    score  = max(median claim, T - delta)
 
-Nothing in c or b comes from the submission's process. A claim that is too small is overruled by the wall; one that
-is too large only hurts.
+Walls enter by their lower quartile: what disturbs them (a late wake-up, a context switch more) only ever adds, so the
+low end is the steady one, and it is the same quantile of the submission's calls and of the null worker's. Every call is
+verified on fresh inputs, so a worker cannot be quick in a quarter of its calls alone. Nothing in c or b comes from the
+submission's process. A claim that is too small is overruled by the wall; one that is too large only hurts.
 """
 
 from __future__ import annotations
@@ -41,15 +43,15 @@ class Overhead:
 
     @property
     def c_ms(self) -> float:
-        """Median wall of the null calls."""
-        return statistics.median(self.null_ms)
+        """Lower quartile of the null calls' walls."""
+        return lower_quartile(self.null_ms)
 
     @property
     def bias_ms(self) -> float:
         """How much longer the wall reads the probe than its own events do, beyond c; 0 without probes."""
         if not self.probe_wall_ms:
             return 0.0
-        return statistics.median(self.probe_wall_ms) - self.c_ms - statistics.median(self.probe_claim_ms)
+        return lower_quartile(self.probe_wall_ms) - self.c_ms - statistics.median(self.probe_claim_ms)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class ShapeTime:
     delta_ms: float
     claim_ms: float
     wall_bound_ms: float
-    """Median T - delta."""
+    """T - delta."""
     score_ms: float
     interval_ms: tuple[float, float]
     disagree: bool
@@ -74,22 +76,31 @@ def valid_claim(claim_ms: float, wall_ms: float) -> bool:
     return math.isfinite(claim_ms) and 0.0 < claim_ms <= wall_ms
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % confidence interval of the median from order statistics (normal approximation of the binomial).
+def lower_quartile(values: Sequence[float]) -> float:
+    """The value a quarter of the way up, interpolated."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) / 4
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
-    Source: e.g. Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2.
+
+def quantile_interval(values: Sequence[float], quantile: float) -> tuple[float, float]:
+    """95 % confidence interval of a quantile from order statistics (normal approximation of the binomial).
+
+    Source: Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2.
     """
     ordered = sorted(values)
     n = len(ordered)
-    reach = 1.96 * math.sqrt(n) / 2
-    low = max(0, math.floor(n / 2 - reach))
-    high = min(n - 1, math.ceil(n / 2 + reach))
+    reach = 1.96 * math.sqrt(n * quantile * (1 - quantile))
+    low = max(0, math.floor(n * quantile - reach))
+    high = min(n - 1, math.ceil(n * quantile + reach))
     return ordered[low], ordered[high]
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half the width of `median_interval`."""
-    low, high = median_interval(values)
+    """Half the width of the lower quartile's interval."""
+    low, high = quantile_interval(values, 0.25)
     return (high - low) / 2
 
 
@@ -101,9 +112,9 @@ def shape_time(wall_ms: Sequence[float], claim_ms: Sequence[float], before: Over
     drift = abs(before.c_ms - after.c_ms)
     delta = noise + drift + abs(before.bias_ms - after.bias_ms)
     claim = statistics.median(claim_ms)
-    bound = statistics.median(wall_ms) - c - bias - delta
+    bound = lower_quartile(wall_ms) - c - bias - delta
     score = max(claim, bound)
-    interval = median_interval(claim_ms) if claim >= bound else (bound, bound + 2 * delta)
+    interval = quantile_interval(claim_ms, 0.5) if claim >= bound else (bound, bound + 2 * delta)
     return ShapeTime(
         c, after.c_ms, bias, delta, claim, bound, score, interval,
         disagree=drift > max(0.02, 3 * noise),

@@ -68,6 +68,16 @@ class Arenas:
             torch.empty(max(output_bytes, 8), dtype=torch.uint8, device=device), junk,
         )  # fmt: skip
 
+    def settle(self, duration_ms: float) -> None:
+        """Stream through the junk for a while, so that each timed call finds clocks and caches in the same state."""
+        if self.junk is None:
+            return
+        deadline = time.perf_counter() + duration_ms / 1e3
+        while time.perf_counter() < deadline:
+            for _ in range(8):
+                self.junk.add_(1)
+            torch.cuda.synchronize()
+
     def reveal(self, nbytes: int) -> None:
         """Copy the next call's arguments into the shared block with one kernel, then push them out of the L2."""
         words = -(-nbytes // 8)
@@ -108,6 +118,7 @@ class Session:
         self.task, self.job, self.arenas = task, job, arenas
         self.link = link
         self.trusted = trusted
+        self.settle_ms = job.settle_ms
         self.end = BrokerEnd()
         self._mapped: dict[bytes, torch.Tensor] = {}
         self._last: list[torch.Tensor] = []
@@ -174,6 +185,7 @@ class Session:
         Raises:
             SessionFailed: anything but outputs came back.
         """
+        self.arenas.settle(self.settle_ms)
         payload = {"arguments": arguments} if probe is None else {"arguments": arguments, "probe": probe}
         self._ask(Request.PREPARE, START_S, payload)
         cuda = self.arenas.device == "cuda"
