@@ -191,12 +191,12 @@ class Lab:
         with self.guard("regions_src", "regions"):
             declared = self.namespace["regions"](*args)
         if not isinstance(declared, Mapping):
-            raise Malformed(f"returns a {type(declared).__name__}, not a dict")
+            raise Malformed(f"regions() returns a {type(declared).__name__}, not a dict")
         return [self._region(name, entry, expected) for name, entry in declared.items()]
 
     def _region(self, name: Any, entry: Any, expected: Outputs) -> Region:
         if not isinstance(name, str) or not isinstance(entry, tuple | list) or len(entry) != 3:
-            raise Malformed(f"has {name!r}, which is not a name with (output name, mask, tolerance)")
+            raise Malformed(f"regions() has {name!r}: {str(entry)[:60]}, not a name: (output name, mask, tolerance)")
         output, mask, tol = entry
         if output not in self.names:
             raise Malformed(f"region {name!r} names the output {output!r}; there are {', '.join(self.names)}")

@@ -231,6 +231,9 @@ def _environment(work: Path, device: str) -> dict[str, str]:
     """No secrets of the caller's, no home, one thread."""
     kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
     own = {"HOME": str(work), "TMPDIR": str(work), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    # glibc gives each large block back at once, to take it anew page by page; keeping them saves a fifth of the time.
+    keep = str(1 << 32)
+    own |= {"MALLOC_MMAP_THRESHOLD_": keep, "MALLOC_TRIM_THRESHOLD_": keep}
     return kept | own | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
 
 
