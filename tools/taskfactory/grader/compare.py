@@ -223,7 +223,9 @@ def _non_finite_mismatch(r: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
 
 def _notable(r: torch.Tensor, o: torch.Tensor, tol: float) -> torch.Tensor:
     """Entries off by more than the tolerance relative to themselves plus the output's scale."""
-    scale = torch.nan_to_num(r.float(), 0.0, 0.0, 0.0).square().mean().sqrt()
+    size = torch.nan_to_num(r.float().abs(), 0.0, 0.0, 0.0)
+    largest = size.max().clamp(min=torch.finfo(torch.float32).tiny)  # divided out: squares would overflow
+    scale = (size / largest).square().mean().sqrt() * largest
     return (o.float() - r.float()).abs() > tol * (r.float().abs() + scale)
 
 
