@@ -5,14 +5,15 @@
     {"figures": {...}}               at the end; without it the run did not come to its end
     {"broken": "..."}                instead of it, if the checks themselves failed on what the sources made
 
-What the sources can do to this process they can also do to its messages. The parent relies on them for what a spec's
-author is told, and for nothing else.
+What the sources can do to this process they can also do to its messages; the parent uses them for nothing but telling
+the author.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib.util
 import json
 import os
 import resource
@@ -32,7 +33,7 @@ class Channel:
     """Writes messages, from the process that was started and from no fork of it."""
 
     def __init__(self, fd: int) -> None:
-        self._fd, self._pid = fd, os.getpid()
+        self.fd, self._pid = fd, os.getpid()
 
     def send(self, **message: Any) -> None:
         """Write one message."""
@@ -40,7 +41,7 @@ class Channel:
             os._exit(1)  # a fork that came back from its source: two of us must not report
         data = (json.dumps(message) + "\n").encode()
         while data:
-            data = data[os.write(self._fd, data) :]
+            data = data[os.write(self.fd, data) :]
 
 
 def limit(memory_bytes: int, device: str) -> None:
@@ -54,6 +55,17 @@ def limit(memory_bytes: int, device: str) -> None:
         from taskfactory.grader.processes import die_with_parent
 
         die_with_parent()
+
+
+def confine(kept: list[int]) -> None:
+    """Shut this process off as the grader does a submission, as far as the machine can: it reads what Python and torch
+    consist of, writes in its working directory, and reaches no network."""
+    from taskfactory.grader import confine as walls
+
+    found = [importlib.util.find_spec(name) for name in ("taskfactory", "pydantic", "torch")]
+    packages = {str(Path(spec.origin).parents[1]) for spec in found if spec is not None and spec.origin}
+    with contextlib.suppress(walls.ConfinementError, ValueError, OSError):
+        walls.enter(os.getcwd(), [*walls.interpreter_readable(), *sorted(packages)], keep=kept)
 
 
 def forbid_forks(file: IO[str]) -> None:
@@ -80,6 +92,8 @@ def main(arguments: list[str]) -> None:
     with open(job["faults"], "w", encoding="utf-8") as faults:
         faulthandler.enable(faults)
         faulthandler.register(signal.SIGUSR1, faults)
+        if sys.platform == "linux" and job["device"] == "cpu":
+            confine([channel.fd, faults.fileno()])
         _examine(channel, job, faults)
 
 

@@ -3,8 +3,9 @@
 This process executes nothing of the spec. One child a spec, one after the other; a child that hangs, crashes, exits,
 prints or forks without end is ended, and that is a finding at the line it happened in.
 
-Not defended: a child may read what this user may read, and reach the network. The static checks execute nothing; run
-this one on a stranger's spec where there is nothing to be had, such as a continuous-integration job without secrets.
+On a Linux with Landlock and seccomp a child on the CPU is shut off like a submission in the grader: it reads Python and
+torch, writes in a folder that is removed, and reaches no network. Elsewhere, and on CUDA, it may do what this user may.
+What it says is believed only about itself: sources that forge messages can hide their own faults, nothing more.
 """
 
 from __future__ import annotations
