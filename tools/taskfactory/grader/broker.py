@@ -33,8 +33,8 @@ from .score import ImpossibleTime, Timed, fill_in, total
 from .session import Arenas, Exchange, Session, SessionFailed
 
 WARM_UPS = 3
-NULL_CALLS = 20
-PROBE_CALLS = 8
+NULL_CALLS = 32
+PROBE_CALLS = 16
 REMAPS = 16
 """How often per shape a call that returns memory not seen before is repeated."""
 COMPARED = frozenset(

@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--quiet", action="store_true", help="no progress on stderr")
     graded = commands.add_parser("grade", parents=[common], help="verify, then time the graded shapes")
     graded.add_argument("--out", type=Path, help="directory for reward.json and reward-details.json")
-    graded.add_argument("--settle-ms", type=float, default=10.0, help="steady work before each call (default: 10)")
+    graded.add_argument("--settle-ms", type=float, default=2.0, help="steady work before each call (default: 2)")
     graded.add_argument("--require-tier", choices=TIERS, default="confined", help="weakest confinement accepted")
     graded.add_argument("--result", type=Path, help="file for the full private result")
     measured = commands.add_parser("measure", parents=[common], help="check or time at public shapes")

@@ -7,10 +7,10 @@
     delta  = half-width of the 95 % interval of T + how much c and b differed between the launches
     score  = max(median claim, T - delta)
 
-Walls enter by their lower quartile: what disturbs them (a late wake-up, a context switch more) only ever adds, so the
-low end is the steady one, and it is the same quantile of the submission's calls and of the null worker's. Every call is
-verified on fresh inputs, so a worker cannot be quick in a quarter of its calls alone. Nothing in c or b comes from the
-submission's process. A claim that is too small is overruled by the wall; one that is too large only hurts.
+Walls enter by their lower decile: what disturbs them (a late wake-up, a slow phase of the machine) only ever adds, so
+the low end is the steady one, and it is the same quantile of the submission's calls and of the null worker's. Every
+call is verified on fresh inputs, so a worker cannot be quick in a tenth of its calls alone. Nothing in c or b comes
+from the submission's process. A claim that is too small is overruled by the wall; one that is too large only hurts.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Overhead:
 
     @property
     def c_ms(self) -> float:
-        """Lower quartile of the null calls' walls."""
-        return lower_quartile(self.null_ms)
+        """Lower decile of the null calls' walls."""
+        return low(self.null_ms)
 
     @property
     def bias_ms(self) -> float:
         """How much longer the wall reads the probe than its own events do, beyond c; 0 without probes."""
         if not self.probe_wall_ms:
             return 0.0
-        return lower_quartile(self.probe_wall_ms) - self.c_ms - statistics.median(self.probe_claim_ms)
+        return low(self.probe_wall_ms) - self.c_ms - statistics.median(self.probe_claim_ms)
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,14 @@ def valid_claim(claim_ms: float, wall_ms: float) -> bool:
     return math.isfinite(claim_ms) and 0.0 < claim_ms <= wall_ms
 
 
-def lower_quartile(values: Sequence[float]) -> float:
-    """The value a quarter of the way up, interpolated."""
+LOW = 0.1
+"""The quantile by which walls enter."""
+
+
+def low(values: Sequence[float]) -> float:
+    """The lower decile, interpolated."""
     ordered = sorted(values)
-    place = (len(ordered) - 1) / 4
+    place = (len(ordered) - 1) * LOW
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
@@ -93,15 +97,13 @@ def quantile_interval(values: Sequence[float], quantile: float) -> tuple[float, 
     ordered = sorted(values)
     n = len(ordered)
     reach = 1.96 * math.sqrt(n * quantile * (1 - quantile))
-    low = max(0, math.floor(n * quantile - reach))
-    high = min(n - 1, math.ceil(n * quantile + reach))
-    return ordered[low], ordered[high]
+    return ordered[max(0, math.floor(n * quantile - reach))], ordered[min(n - 1, math.ceil(n * quantile + reach))]
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half the width of the lower quartile's interval."""
-    low, high = quantile_interval(values, 0.25)
-    return (high - low) / 2
+    """Half the width of the lower decile's interval."""
+    bottom, top = quantile_interval(values, LOW)
+    return (top - bottom) / 2
 
 
 def shape_time(wall_ms: Sequence[float], claim_ms: Sequence[float], before: Overhead, after: Overhead) -> ShapeTime:
@@ -112,7 +114,7 @@ def shape_time(wall_ms: Sequence[float], claim_ms: Sequence[float], before: Over
     drift = abs(before.c_ms - after.c_ms)
     delta = noise + drift + abs(before.bias_ms - after.bias_ms)
     claim = statistics.median(claim_ms)
-    bound = lower_quartile(wall_ms) - c - bias - delta
+    bound = low(wall_ms) - c - bias - delta
     score = max(claim, bound)
     interval = quantile_interval(claim_ms, 0.5) if claim >= bound else (bound, bound + 2 * delta)
     return ShapeTime(

@@ -39,7 +39,7 @@ class Job:
     """Time limit of import and of each shape's first call, which may compile and tune."""
     call_s: float = 60.0
     """Time limit of every other call."""
-    settle_ms: float = 10.0
+    settle_ms: float = 2.0
     """How long the device is kept busy in one steady way before each call, in ms."""
     require_tier: str = "confined"
     """The weakest confinement (`confine.TIERS`) in which the submission may run."""

@@ -9,6 +9,7 @@ could damage. On the CPU: memfds, with the same interface.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 from collections.abc import Sequence
@@ -25,6 +26,15 @@ GRANULE = 2 << 20
 ALIGNMENT = 4096
 """Each argument starts at a multiple of this many bytes of the arena."""
 HANDLE_BYTES = 64
+
+_SCALAR_DTYPES = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
+    "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "float8_e8m0fnu",
+)  # fmt: skip
+"""What a returned tensor may hold, right or wrong: entries of whole bytes that mean something by themselves."""
+MAX_ENTRIES = 1 << 48
+"""More entries than any memory holds; torch's own products of sizes overflow beyond 63 bits."""
 
 _INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _POISON = {1: 0xA5, 2: 0x7FA5, 4: 0x7FA5A5A5, 8: 0x7FF5A5A5A5A5A5A5}
@@ -59,6 +69,7 @@ def _driver() -> ctypes.CDLL:
         library.cuIpcGetMemHandle.argtypes = [ctypes.POINTER(_Handle), pointer]
         library.cuIpcOpenMemHandle_v2.argtypes = [ctypes.POINTER(pointer), _Handle, ctypes.c_uint]
         library.cuIpcCloseMemHandle.argtypes = [pointer]
+        library.cuPointerGetAttribute.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_int, pointer]
         library.cuGetErrorName.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
         _driver_library = library
     return _driver_library
@@ -145,10 +156,15 @@ def map_file(fd: int, nbytes: int) -> torch.Tensor:
     return torch.frombuffer(mmap.mmap(fd, nbytes), dtype=torch.uint8)
 
 
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as integers of the entries' size; a complex number as two."""
+    scalars = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return scalars.view(_INTEGER[scalars.element_size()])
+
+
 def copy_bits(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy bit for bit with a compute kernel of this process (a driver copy may run on a copy engine, concurrently)."""
-    integer = _INTEGER[source.element_size()]
-    torch.bitwise_or(source.view(integer), 0, out=target.view(integer))
+    torch.bitwise_or(_bits(source), 0, out=_bits(target))
 
 
 def poison(target: torch.Tensor) -> None:
@@ -158,8 +174,8 @@ def poison(target: torch.Tensor) -> None:
     """
     if target.numel() != _extent(target.shape, target.stride()):
         return
-    size = target.element_size()
-    target.view(_INTEGER[size]).fill_(_POISON[size])
+    bits = _bits(target)
+    bits.fill_(_POISON[bits.element_size()])
 
 
 @dataclass(frozen=True)
@@ -232,30 +248,49 @@ def fill_arena(arena: torch.Tensor, arguments: Sequence[dict[str, Any]], args: S
     return placed
 
 
-def describe(output: torch.Tensor) -> OutputDescriptor:
-    """Say where a CUDA tensor lies, for another process to map.
+class Exporter:
+    """Says where CUDA tensors lie, for another process to map; asks the driver once per allocation.
 
-    Raises:
-        DriverError: its memory cannot be shared (not from cudaMalloc, or imported from elsewhere).
+    An allocation is known by the driver's own number for it, which no later allocation at the same address shares.
     """
-    base, nbytes = allocation_of(output.untyped_storage().data_ptr())
-    return OutputDescriptor(
-        export_handle(base), nbytes, output.data_ptr() - base, dtype_name(output.dtype),
-        tuple(output.shape), tuple(output.stride()),
-    )  # fmt: skip
+
+    _BUFFER_ID = 7  # CU_POINTER_ATTRIBUTE_BUFFER_ID
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, int, bytes]] = {}
+
+    def describe(self, output: torch.Tensor) -> OutputDescriptor:
+        """The descriptor of one tensor.
+
+        Raises:
+            DriverError: its memory cannot be shared (not from cudaMalloc, or imported from elsewhere).
+        """
+        address = output.untyped_storage().data_ptr()
+        number = ctypes.c_uint64()
+        _check(_driver().cuPointerGetAttribute(number, self._BUFFER_ID, address), "cuPointerGetAttribute")
+        if number.value not in self._known:
+            base, nbytes = allocation_of(address)
+            self._known[number.value] = base, nbytes, export_handle(base)
+        base, nbytes, handle = self._known[number.value]
+        return OutputDescriptor(
+            handle, nbytes, output.data_ptr() - base, dtype_name(output.dtype), tuple(output.shape),
+            tuple(output.stride()),
+        )  # fmt: skip
 
 
 def resolve(output: OutputDescriptor, storage: torch.Tensor) -> torch.Tensor:
     """The strided tensor an untrusted descriptor names, inside `storage` (uint8, the whole mapped allocation).
 
     Raises:
-        ProtocolViolation: an unknown dtype, a negative stride, or entries outside the allocation.
+        ProtocolViolation: an unknown dtype, a negative stride, too many entries, or entries outside the allocation.
     """
-    dtype = getattr(torch, output.dtype, None)
-    if not isinstance(dtype, torch.dtype):
+    dtype = getattr(torch, output.dtype, None) if output.dtype in _SCALAR_DTYPES else None
+    if dtype is None:
         raise ProtocolViolation(f"an output of dtype {output.dtype!r}")
     if any(n < 0 for n in output.shape) or any(s < 0 for s in output.stride) or output.offset % dtype.itemsize:
         raise ProtocolViolation("an output with a negative size, a negative stride or an odd offset")
+    if math.prod(n for n in output.shape if n) > MAX_ENTRIES:
+        raise ProtocolViolation("an output of more entries than any memory holds")
     nbytes = _extent(output.shape, output.stride) * dtype.itemsize
     if output.offset + nbytes > storage.numel():
         raise ProtocolViolation("an output that reaches outside its allocation")

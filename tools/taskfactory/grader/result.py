@@ -107,10 +107,8 @@ class ShapeResult:
     """t1 - t0 of each timed call, raw, in order."""
     claim_ms: list[float] = field(default_factory=list)
     """What the worker's events said of each timed call."""
-    overhead_ms: list[float] = field(default_factory=list)
-    """The null worker's t1 - t0 at this shape, raw, of the launch whose median is c."""
-    overhead_after_ms: list[float] = field(default_factory=list)
-    """... and of the launch after the submission."""
+    launches: list[dict[str, Any]] = field(default_factory=list)
+    """`clock.Overhead` of the trusted launches before and after the submission, raw."""
     broker_ms: list[float] = field(default_factory=list)
     """What the broker's own events say of its part (reveal, flush, snapshot) of each timed call."""
     c_ms: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ def fill_in(entry: Timed, measured: dict[str, float], peaks: ceilings.Peaks | No
     """
     plan, shape = entry.plan, entry.shape
     timed = shape_time(shape.wall_ms, shape.claim_ms, entry.before, entry.after)
-    shape.overhead_ms, shape.overhead_after_ms = list(entry.before.null_ms), list(entry.after.null_ms)
+    shape.launches = [dataclasses.asdict(entry.before), dataclasses.asdict(entry.after)]
     shape.c_ms, shape.c_after_ms, shape.bias_ms = timed.c_ms, timed.c_after_ms, timed.bias_ms
     shape.delta_ms, shape.score_ms, shape.interval_ms = timed.delta_ms, timed.score_ms, list(timed.interval_ms)
     nbytes, flops = plan.unavoidable

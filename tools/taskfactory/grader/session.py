@@ -185,6 +185,8 @@ class Session:
         Raises:
             SessionFailed: anything but outputs came back.
         """
+        for output in self._last:
+            memory.poison(output)
         self.arenas.settle(self.settle_ms)
         payload = {"arguments": arguments} if probe is None else {"arguments": arguments, "probe": probe}
         self._ask(Request.PREPARE, START_S, payload)
@@ -195,8 +197,6 @@ class Session:
         started = time.perf_counter_ns()
         if cuda:
             marks[0].record()
-        for output in self._last:
-            memory.poison(output)
         self.arenas.reveal(nbytes)
         if cuda:
             marks[1].record()

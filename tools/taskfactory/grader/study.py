@@ -1,6 +1,6 @@
 """How far the two clocks agree: trusted work of known duration, timed on the wall and by events, launch by launch.
 
-The figures say what delta can be: `ratio` is (lower quartile of the walls - c) over the median event time, `bias_ms`
+The figures say what delta can be: `ratio` is (low end of the walls - c) over the median event time, `bias_ms`
 their difference.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .clock import half_width, lower_quartile
+from .clock import half_width, low
 from .session import Exchange, Session
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ COPY_MS = (0.2, 0.35, 0.5, 0.7, 1.0, 2.0, 3.5, 5.0)
 NOMINAL_BYTES_PER_S = 4.1e12
 MATMULS = ((4096, 1), (8192, 1), (8192, 3))
 """Edge and repetitions of the bf16 matrix products."""
-CALLS = 16
+CALLS = 24
 SETTLE_MS = (0.0, 2.0, 10.0, 30.0)
 """Durations of steady work before each call that are compared."""
 WARM_UPS = 2
@@ -102,7 +102,7 @@ def _launch(grading: Grading, plan: Plan, number: int) -> dict[str, Any]:
     try:
         empty = _calls(grading, session, plan, calls, "null")
         nulls = [e.wall_ms for e in empty]
-        c_ms = lower_quartile(nulls)
+        c_ms = low(nulls)
         probes = []
         for k, (kind, amount, repeat) in enumerate(works):
             grading.progress(f"launch {number + 1}", k, len(works))
@@ -112,13 +112,13 @@ def _launch(grading: Grading, plan: Plan, number: int) -> dict[str, Any]:
             probes.append(
                 {
                     "kind": kind, "amount": amount, "repeat": repeat, "claim_ms": claim,
-                    "wall_minus_c_ms": lower_quartile(walls) - c_ms, "half_width_ms": half_width(walls),
-                    "bias_ms": lower_quartile(walls) - c_ms - claim,
-                    "ratio": (lower_quartile(walls) - c_ms) / claim, "walls_ms": walls, "claims_ms": claims,
+                    "wall_minus_c_ms": low(walls) - c_ms, "half_width_ms": half_width(walls),
+                    "bias_ms": low(walls) - c_ms - claim,
+                    "ratio": (low(walls) - c_ms) / claim, "walls_ms": walls, "claims_ms": claims,
                     "reveals_ms": [e.reveal_ms for e in done], "snapshots_ms": [e.snapshot_ms for e in done],
                 }
             )  # fmt: skip
-        again = lower_quartile([e.wall_ms for e in _calls(grading, session, plan, calls, "null")])
+        again = low([e.wall_ms for e in _calls(grading, session, plan, calls, "null")])
     finally:
         session.close()
     return {

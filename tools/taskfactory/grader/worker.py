@@ -83,6 +83,7 @@ class Worker:
             torch.zeros(1, device="cuda")  # makes the primary context current in this thread
             self.arena = memory.bytes_at(memory.open_handle(bytes.fromhex(setup["handle"])), setup["arena_bytes"])
             self.tiny = torch.zeros(1, device="cuda")
+            self.exporter = memory.Exporter()
             self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         else:
             torch.set_num_threads(1)
@@ -184,10 +185,11 @@ class Worker:
         from .compare import dtype_name
 
         if self.device == "cuda":
-            return [memory.describe(output) for output in outputs]
+            return [self.exporter.describe(output) for output in outputs]
         described, at = [], 0
         for output in outputs:
-            flat = output.detach().contiguous().reshape(-1).view(-1)
+            # a tensor of one entry is contiguous at any stride, but viewed as bytes only at stride 1: hence clone
+            flat = output.detach().clone(memory_format=torch.contiguous_format).reshape(-1)
             nbytes = flat.numel() * flat.element_size()
             if at + nbytes > self.outputs.numel():
                 raise _Refused(Reply.WRONG_TYPE, "returned more bytes than the contract's outputs can have")
