@@ -32,7 +32,7 @@ def command(
     First every correct shape and case is verified, then the graded shapes are timed, every call verified. Exits with
     0 if the submission passed, 1 if it failed, 3 if the environment is broken.
     """
-    from taskfactory.cli.run import show_run, watched
+    from taskfactory.cli.show_result import show_run, watched
     from taskfactory.grader.cli import exit_code
     from taskfactory.grader.result import dumps, write_atomically
     from taskfactory.grading import grade_submission, load, task_directory

@@ -35,7 +35,7 @@ def command(
     calls: int | None, device: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure SUBMISSION on TASK at public shapes, with the same grader, going on after a failure."""
-    from taskfactory.cli.run import show_run, watched
+    from taskfactory.cli.show_result import show_run, watched
     from taskfactory.grader.cli import exit_code, measure_options
     from taskfactory.grader.result import dumps
     from taskfactory.grading import grade_submission, load, task_directory
