@@ -252,7 +252,15 @@ def write_atomically(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; whoever may read the folder may read this
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _umask() -> int:
+    """The process's umask, which can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
