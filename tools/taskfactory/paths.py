@@ -36,6 +36,12 @@ def solutions_dir() -> Path:
     return root() / "solutions"
 
 
+def exploits_dir() -> Path:
+    """The corpus of attacks on the grader, one file an attack, and the honest controls in `controls/`."""
+    checkout = root() / "tests" / "exploits"
+    return checkout if checkout.is_dir() else root() / "exploits"
+
+
 def spec_filename(task: str) -> str:
     """The file name of a task's spec: `based-forward` lies in `based_forward.py`."""
     return task.replace("-", "_") + ".py"

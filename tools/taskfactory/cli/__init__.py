@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("taskfactory.cli.show:command", "Show the README a solver will get."),
     "grade": ("taskfactory.cli.grade:command", "Grade a submission at the hidden shapes."),
     "measure": ("taskfactory.cli.measure:command", "Measure a submission at the public shapes, as a solver would."),
+    "redteam": ("taskfactory.cli.redteam:command", "Attack the grader on a task, with a corpus of known exploits."),
     "doctor": ("taskfactory.cli.doctor:command", "Report device, driver, versions, compilers and ceilings."),
 }
 

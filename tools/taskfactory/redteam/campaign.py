@@ -1,0 +1,209 @@
+"""Grade attacks one by one and judge what came of each: its status, its gain, and what it left or reached outside.
+
+A status alone does not say that an attack failed: one that reads a hidden file may then return honest outputs. So every
+grading has bait around it. Hidden files hold a secret, prized files hold known bytes, a directory must stay empty, and
+an attack that reaches something forbidden prints a line `BREACH ...`; it is our own red team, so it may be believed in
+what it admits. What it could deny is looked at from outside.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from taskfactory.errors import InfrastructureError
+from taskfactory.grader.processes import descendants
+from taskfactory.grader.result import Result, Status, geometric_mean
+from taskfactory.grader.task import Task
+from taskfactory.grading import grade_submission
+from taskfactory.redteam.corpus import Attack
+from taskfactory.redteam.submission import compose, facts_of
+
+_PRIZED = {
+    "result.json": '{"status": "incorrect"}\n',
+    "reward.json": '{"reward": 0.0}\n',
+    "reward-details.json": "{}\n",
+    "manifest.json": '{"files": {}}\n',
+    "triton-cache.json": "{}\n",
+    "sitecustomize.py": "",
+}
+
+
+@dataclass
+class Outcome:
+    """What came of one attack or control."""
+
+    name: str
+    kind: str
+    control: bool
+    status: str
+    """The grader's status; empty if it was not run."""
+    expected: list[str]
+    verdict: str
+    """"held", "broken", "open" (a known weakness, still there) or "skipped"."""
+    message: str = ""
+    gain: float | None = None
+    """Score over the honest score, minus 1; None where nothing is timed."""
+    allowance: float | None = None
+    """The gain that delta allows."""
+    breaches: list[str] = field(default_factory=list)
+    duration_s: float = 0.0
+
+
+@dataclass
+class Bait:
+    """Files around a grading that an attack must not read, change or add to."""
+
+    folder: Path
+    secret: str
+    hidden: list[str]
+    prized: list[str]
+    outside: str
+
+    @classmethod
+    def lay(cls, folder: Path) -> Bait:
+        """Make them in a fresh folder."""
+        secret = f"secret-{secrets.token_hex(16)}"
+        hidden = [folder / "hidden-tests.json", folder / "solution.py"]
+        for path in hidden:
+            path.write_text(f"# {secret}\n")
+        prized = []
+        for name, text in _PRIZED.items():
+            path = folder / "prized" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+            prized.append(str(path))
+        outside = folder / "outside"
+        outside.mkdir()
+        return cls(folder, secret, [str(path) for path in hidden], prized, str(outside))
+
+    def disturbed(self) -> list[str]:
+        """What is no longer as it was laid."""
+        found = [f"{Path(path).name} was changed" for path in self.prized if not _holds(path, _PRIZED)]
+        found += [f"{Path(path).name} was changed" for path in self.hidden if self.secret not in _text(path)]
+        found += [f"{name} appeared outside" for name in os.listdir(self.outside)]
+        extra = set(os.listdir(self.folder / "prized")) - set(_PRIZED)
+        return found + [f"{name} appeared among the results" for name in sorted(extra)]
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _holds(path: str, contents: dict[str, str]) -> bool:
+    try:
+        return Path(path).read_text("utf-8", "replace") == contents[Path(path).name]
+    except OSError:
+        return False
+
+
+def missing(attack: Attack, device: str) -> str:
+    """What a machine lacks to run an attack, or an empty string."""
+    if "cuda" in attack.needs and device != "cuda":
+        return "needs a CUDA device"
+    for program in ("nvcc", "gcc"):
+        if program in attack.needs and shutil.which(program) is None:
+            return f"needs {program}"
+    if "triton" in attack.needs and not sys.platform.startswith("linux"):
+        return "needs Triton"
+    return ""
+
+
+def run_attack(
+    attack: Attack, task_dir: Path, task: Task, honest: str, device: str, against: Result | None = None, **options: Any
+) -> Outcome:
+    """Grade one attack and judge it.
+
+    Args:
+        task_dir: the task's directory, hidden shapes included.
+        honest: source of the implementation it is wrapped around.
+        device: "cuda" or "cpu".
+        against: the honest implementation's own grading; without it no gain is computed.
+        **options: fields of the grader's `Job`; the attack's own OPTIONS win.
+    """
+    expected = [status.value for status in attack.statuses(device)]
+    outcome = Outcome(attack.name, attack.kind, attack.control, "", expected, "skipped")
+    lacking = missing(attack, device)
+    if lacking:
+        outcome.message = lacking
+        return outcome
+    result, printed, found = _graded(attack, task_dir, task, honest, device, options)
+    outcome.status, outcome.message, outcome.duration_s = result.status.value, result.message, result.duration_s
+    outcome.breaches = found + [line for line in printed.splitlines() if line.startswith("BREACH ")]
+    if against is not None:
+        outcome.gain, outcome.allowance = gain_over(result, against)
+    outcome.verdict = judge(outcome, attack)
+    return outcome
+
+
+def judge(outcome: Outcome, attack: Attack) -> str:
+    """ "held" if the status is expected, nothing was reached outside and nothing gained; else "broken" or "open"."""
+    gained = outcome.gain is not None and outcome.allowance is not None and outcome.gain > outcome.allowance
+    if outcome.status in outcome.expected and not outcome.breaches and (attack.control or not gained):
+        return "held"
+    return "open" if attack.open else "broken"
+
+
+def gain_over(result: Result, honest: Result) -> tuple[float | None, float | None]:
+    """(score over the honest score - 1, what delta allows); None where either has no score."""
+    if result.score is None or honest.score is None:
+        return None, None
+    shares = [1 + shape.delta_ms / shape.score_ms for shape in honest.shapes if shape.delta_ms and shape.score_ms]
+    return result.score / honest.score - 1, geometric_mean(shares) - 1 if shares else 0.0
+
+
+def _graded(
+    attack: Attack, task_dir: Path, task: Task, honest: str, device: str, options: dict[str, Any]
+) -> tuple[Result, str, list[str]]:
+    before = descendants(os.getpid())
+    with tempfile.TemporaryDirectory(prefix="taskfactory-") as folder:
+        bait = Bait.lay(Path(folder))
+        hidden = [*bait.hidden, *(str(path.resolve()) for path in sorted(task_dir.glob("*")) if path.is_file())]
+        facts = facts_of(task, os.getpid(), hidden, bait.prized, bait.outside, bait.secret)
+        submission = Path(folder, task.module)
+        submission.write_text(compose(attack, honest, task, facts), encoding="utf-8")
+        os.environ["TASKFACTORY_BAIT"] = bait.secret
+        try:
+            result, printed = grade_submission(
+                task_dir, submission, "grade", device, **{"progress": None, **options, **attack.options}
+            )
+        finally:
+            del os.environ["TASKFACTORY_BAIT"]
+        found = bait.disturbed()
+    left = descendants(os.getpid()) - before
+    return result, printed, found + [f"process {pid} is left" for pid in sorted(left)]
+
+
+def run_campaign(
+    attacks: list[Attack], task_dir: Path, task: Task, honest: str, device: str,
+    progress: Callable[[str, int, int], None], **options: Any,
+) -> tuple[Result, list[Outcome]]:  # fmt: skip
+    """Grade the honest implementation, then every attack around it.
+
+    Raises:
+        InfrastructureError: the honest implementation does not pass, so that nothing can be said.
+    """
+    progress("honest", 0, len(attacks))
+    with tempfile.TemporaryDirectory(prefix="taskfactory-") as folder:
+        submission = Path(folder, task.module)
+        submission.write_text(honest, encoding="utf-8")
+        against, _ = grade_submission(task_dir, submission, "grade", device, None, **options)
+    if against.status is not Status.PASSED:
+        raise InfrastructureError(
+            f"the honest implementation of {task.name} does not pass here: {against.status.value}: {against.message}"
+        )
+    outcomes = []
+    for k, attack in enumerate(attacks):
+        progress(attack.name, k, len(attacks))
+        outcomes.append(run_attack(attack, task_dir, task, honest, device, against, **options))
+    return against, outcomes
