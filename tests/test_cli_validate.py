@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -98,14 +98,17 @@ def test_run_hands_sound_specs_to_the_dynamic_checks(here, monkeypatch):
     seen: list[str] = []
     fake = ModuleType("taskfactory.checks.dynamic")
 
-    def run_dynamic(files):
+    def run_all(files):
         seen.extend(file.path.name for file in files)
-        return [Finding("TF601", "error", "hangs", file.path, 1, "reference_src") for file in files]
+        hang = [Finding("TF601", "error", "hangs", file.path, 1, "reference_src") for file in files]
+        return [SimpleNamespace(findings=[finding], figures={"margin": 2.5}) for finding in hang]
 
-    fake.run_dynamic = run_dynamic
+    fake.run_all = run_all
     monkeypatch.setitem(sys.modules, "taskfactory.checks.dynamic", fake)
     specimens.write(here, specimens.damaged(("tol=1e-2,", "tol=1.5,"), ('name="ragged', 'name="other')), "bad.py")
     result = validate("--run")
     assert seen == ["ragged_softmax.py"]
     assert result.exit_code == 2
     assert "TF601" in result.stdout
+    printed = json.loads(validate("--run", "--json").stdout)
+    assert [entry.get("figures") for entry in printed["specs"]] == [None, {"margin": 2.5}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -65,14 +66,15 @@ def command(specs: tuple[str, ...], run_dynamic: bool, strict: bool, as_json: bo
 
 def check_files(
     arguments: Sequence[str], *, run_dynamic: bool = False
-) -> tuple[list[Finding], list[dict[str, str]], int]:
+) -> tuple[list[Finding], list[dict[str, Any]], int]:
     """All findings about the specs meant by the arguments; the specs that loaded, with path and name; and how many
-    files were looked at."""
+    files were looked at. With `run_dynamic` the loaded ones have the figures of running them, too."""
     from taskfactory.checks import check_many
     from taskfactory.load import SpecFile, load_spec
 
     files: list[SpecFile] = []
     findings: list[Finding] = []
+    figures: dict[str, dict[str, Any]] = {}
     paths = spec_files(arguments)
     for path in paths:
         try:
@@ -83,8 +85,14 @@ def check_files(
     if run_dynamic:
         # By name, since it brings torch along and is wanted only here.
         dynamic = importlib.import_module("taskfactory.checks.dynamic")
-        findings += dynamic.run_dynamic([file for file in files if not _broken(file, findings)])
-    loaded = [{"path": str(file.path), "name": file.spec.name} for file in files]
+        sound = [file for file in files if not _broken(file, findings)]
+        for file, outcome in zip(sound, dynamic.run_all(sound), strict=True):
+            findings += outcome.findings
+            figures[str(file.path)] = outcome.figures
+    loaded: list[dict[str, Any]] = [{"path": str(file.path), "name": file.spec.name} for file in files]
+    for entry in loaded:
+        if entry["path"] in figures:
+            entry["figures"] = figures[entry["path"]]
     return in_file_order(findings), loaded, len(paths)
 
 
