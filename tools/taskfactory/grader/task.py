@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import os
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +79,10 @@ def load_task(directory: Path) -> Task:
         raise TaskError(f"{path}: {error}") from None
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
         raise TaskError(f"{path}: not a task of schema {SCHEMA}; rebuild the bundle with this version of taskfactory")
-    return _task(path, data)
+    task = _task(path, data)
+    for problem in _problems(task):
+        raise TaskError(f"{path}: {problem}; rebuild the bundle")
+    return task
 
 
 def _task(path: Path, data: dict[str, Any]) -> Task:
@@ -95,27 +102,67 @@ def _task(path: Path, data: dict[str, Any]) -> Task:
                 "cases": tuple(data["cases"]),
                 "shapes": {kind: tuple(tuple(s) for s in shapes) for kind, shapes in data["shapes"].items()},
                 "work": {kind: tuple(work) for kind, work in data["work"].items()},
-                "floor": data["floor"]
-                and {kind: tuple((float(b), float(f)) for b, f in floor) for kind, floor in data["floor"].items()},
+                "floor": None
+                if data["floor"] is None
+                else {kind: tuple((float(b), float(f)) for b, f in floor) for kind, floor in data["floor"].items()},
             }
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise TaskError(f"{path}: malformed ({error!r}); rebuild the bundle") from None
 
 
+def _problems(task: Task) -> Iterator[str]:
+    """What is wrong with a task of the right fields."""
+    for name in ("name", "title", "version", "spec_digest", "module", "func"):
+        if not isinstance(getattr(task, name), str):
+            yield f"{name} is not a text"
+            return
+    if task.module != os.path.basename(task.module) or not task.module.endswith(".py"):
+        yield f"module {task.module!r} is not the name of a Python file"
+    if task.metric not in ("GB/s", "TFLOP/s") or task.compare not in ("tensor", "tuple"):
+        yield "metric or compare has an unknown value"
+    if not task.outputs or (task.compare == "tensor" and len(task.outputs) != 1):
+        yield f"{len(task.outputs)} outputs with compare {task.compare!r}"
+    for name in ("tol", "tile_kappa", "tile_epsilon"):
+        value = getattr(task, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            yield f"{name} is not a number of 0 or more"
+    if not isinstance(task.has_regions, bool):
+        yield "has_regions is not a bool"
+    yield from _shape_problems(task)
+
+
+def _shape_problems(task: Task) -> Iterator[str]:
+    if not task.shapes.keys() <= set(SHAPE_KINDS):
+        yield f"shapes of an unknown kind; there are {', '.join(SHAPE_KINDS)}"
+    for facts in (task.work, task.floor):
+        if facts is not None and {k: len(v) for k, v in facts.items()} != {k: len(v) for k, v in task.shapes.items()}:
+            yield "work or floor does not belong to the shapes"
+    for shape in (shape for shapes in task.shapes.values() for shape in shapes):
+        if len(shape) != len(task.shape_names) or any(type(n) is not int for n in shape):
+            yield f"shape {shape} is not {len(task.shape_names)} whole numbers"
+    if any(type(n) is not int or n <= 0 for work in task.work.values() for n in work):
+        yield "work is not a whole number above 0"
+
+
 def read_submission(path: Path) -> bytes:
-    """The submission's bytes: one UTF-8 Python file of at most 1 MiB.
+    """The submission's bytes: one UTF-8 Python file of at most 1 MiB. Symbolic links are followed.
 
     Raises:
         TaskError: missing, not a regular file, too large, not UTF-8, or holding NUL bytes.
     """
     try:
-        if not path.is_file():
-            raise TaskError(f"{path}: no such submission file")
-        with path.open("rb") as file:
+        # O_NONBLOCK: a FIFO must not make the grader wait
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise TaskError(f"{path}: not a regular file")
             data = file.read(MAX_SUBMISSION_BYTES + 1)
-    except OSError as error:
-        raise TaskError(f"{path}: {error.strerror}") from None
+    except FileNotFoundError:
+        raise TaskError(f"{path}: no such submission file") from None
+    except IsADirectoryError:
+        raise TaskError(f"{path}: a directory, not a submission file") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+        raise TaskError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > MAX_SUBMISSION_BYTES:
         raise TaskError(f"{path}: larger than 1 MiB")
     try:
