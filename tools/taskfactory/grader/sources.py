@@ -62,7 +62,8 @@ def load_namespace(parts: Iterable[Part], device: str = "cuda") -> dict[str, Any
         if not Path(part.path).is_file():  # let tracebacks quote sources that are on no disk
             padded = "\n" * (part.first_line - 1) + part.text
             linecache.cache[part.path] = (len(padded), None, padded.splitlines(keepends=True), part.path)
-        exec(compile(tree, part.path, "exec"), namespace)
+        # dont_inherit: this module's own __future__ imports are none of the sources'
+        exec(compile(tree, part.path, "exec", dont_inherit=True), namespace)
     return namespace
 
 
