@@ -188,6 +188,9 @@ class Result:
             del shape["seeds"]
             if shape["kind"] == "graded":
                 del shape["shape"], shape["work"]
+        if self.status is Status.INFRASTRUCTURE_ERROR:
+            # what follows may be a traceback of the broker, whose errors name shapes
+            data["message"] = self.message.partition("\n")[0]
         failure = data["failure"]
         if failure is not None:
             del failure["seed"]
@@ -214,10 +217,19 @@ def from_json(data: dict[str, Any]) -> Result:
     return Result(
         **{
             **data,
-            "shapes": [ShapeResult(**shape) for shape in data.get("shapes", [])],
+            "shapes": [ShapeResult(**_with_numbers(shape)) for shape in data.get("shapes", [])],
             "failure": CallFailure(**failure) if failure else None,
         }
     )
+
+
+def _with_numbers(value: Any) -> Any:
+    """Undo `_finite` where every text but a shape's kind stands for a number."""
+    if isinstance(value, dict):
+        return {key: _with_numbers(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(v) for v in value]
+    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def geometric_mean(values: list[float]) -> float:
