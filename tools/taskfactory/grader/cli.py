@@ -36,6 +36,14 @@ def parse_shape(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 4,4096,16") from None
 
 
+def call_count(text: str) -> int:
+    """A number of timed calls: two or more, since an interval needs two."""
+    count = int(text)
+    if count < 2:
+        raise argparse.ArgumentTypeError(f"{count} calls are too few; at least 2")
+    return count
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="grader", description="Grade or measure a kernel submission.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -43,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--task", type=Path, required=True, help="task directory: a bundle's environment/app or tests")
     common.add_argument("--submission", type=Path, required=True, help="the submission file")
     common.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
-    common.add_argument("--calls", type=int, help="timed calls per shape (default: 64 or 32, by the floor)")
+    common.add_argument("--calls", type=call_count, help="timed calls per shape (default: 64 or 32, by the floor)")
     common.add_argument("--json", action="store_true", help="print the result as JSON")
     common.add_argument("--quiet", action="store_true", help="no progress on stderr")
     graded = commands.add_parser("grade", parents=[common], help="verify, then time the graded shapes")

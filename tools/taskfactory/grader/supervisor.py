@@ -64,10 +64,14 @@ def grade(
     Raises:
         TaskError: the task directory or the submission file cannot be used.
     """
-    module = load_task(task_dir).module
+    task = load_task(task_dir)
+    for shape in options.get("shapes", ()):
+        if len(shape) != len(task.shape_names):
+            names = ", ".join(task.shape_names)
+            raise TaskError(f"{shape} is no shape of {task.name}, which has {len(task.shape_names)} numbers: {names}")
     data = read_submission(submission)
     with tempfile.TemporaryDirectory(prefix="taskfactory-") as scratch:
-        copy = Path(scratch, "submission", module)
+        copy = Path(scratch, "submission", task.module)
         copy.parent.mkdir()
         copy.write_bytes(data)
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
