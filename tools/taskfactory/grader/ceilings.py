@@ -6,6 +6,7 @@ for matrix work the fastest dense rate of any format counts, since a task may al
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ def probe_bytes(unavoidable: tuple[float, float]) -> int:
 
 def datasheet_peaks(device_name: str) -> Peaks | None:
     """Peaks of a known device, else None: then no time is called impossible, and the result says so."""
-    return next((peaks for name, peaks in _PEAKS.items() if name in device_name), None)
+    # whole words: an L40 is no L4, and a GH200 no H200
+    return next((peaks for name, peaks in _PEAKS.items() if re.search(rf"\b{name}\b", device_name)), None)
 
 
 def _median_ms(run: Callable[[], object], repeats: int) -> float:
