@@ -49,7 +49,7 @@ def command(
         return
     if task is None:
         raise click.UsageError("name a task, a spec file or a bundle, or use --list")
-    options = {"calls": calls, "require_tier": "unconfined" if allow_unconfined else require_tier}
+    options: dict[str, object] = {"calls": calls, "require_tier": "unconfined" if allow_unconfined else require_tier}
     outcomes = _attacked(task, chosen, honest, device, options, as_json)
     sys.exit(0 if all(o.verdict in ("held", "skipped") for o in outcomes) else 1)
 

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 from taskfactory.errors import InfrastructureError
 from taskfactory.grader.processes import descendants
 from taskfactory.grader.result import Result, Status, geometric_mean
+from taskfactory.grader.table import describe_failure, result_table, summary
 from taskfactory.grader.task import Task
 from taskfactory.grading import grade_submission
 from taskfactory.redteam.corpus import Attack
@@ -140,10 +142,21 @@ def run_attack(
     result, printed, found = _graded(attack, task_dir, task, honest, device, options)
     outcome.status, outcome.message, outcome.duration_s = result.status.value, result.message, result.duration_s
     outcome.breaches = found + [line for line in printed.splitlines() if line.startswith("BREACH ")]
+    outcome.breaches += misshown(result, task)
     if against is not None:
         outcome.gain, outcome.allowance = gain_over(result, against)
     outcome.verdict = judge(outcome, attack)
     return outcome
+
+
+def misshown(result: Result, task: Task) -> list[str]:
+    """What is wrong with the result as a person sees it: it cannot be printed, or it commands the terminal."""
+    try:
+        text = "\n".join([result_table(result, task), describe_failure(result, private=True), summary(result)])
+    except Exception as error:
+        return [f"the result cannot be printed: {error!r}"]
+    commands = sorted({repr(c) for c in text if unicodedata.category(c) == "Cc" and c not in "\n\t"})
+    return [f"the printed result contains control characters: {', '.join(commands)}"] if commands else []
 
 
 def judge(outcome: Outcome, attack: Attack) -> str:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from taskfactory.errors import SpecError, UsageError
+from taskfactory.errors import UsageError
 from taskfactory.grader.result import Status
 from taskfactory.paths import exploits_dir
 
@@ -69,7 +69,7 @@ def load_corpus(folder: Path | None = None) -> list[Attack]:
     """All attacks, then all controls, each in order of class and name.
 
     Raises:
-        SpecError: a file's head is missing something or says what cannot be.
+        UsageError: a file's head is missing something or says what cannot be.
     """
     root = folder or exploits_dir()
     attacks = [load_attack(path, control=False) for path in root.glob("*.py")]
@@ -93,7 +93,7 @@ def load_attack(path: Path, control: bool) -> Attack:
     """Read one file's head.
 
     Raises:
-        SpecError: see `load_corpus`.
+        UsageError: see `load_corpus`.
     """
     text = path.read_text("utf-8")
     try:
@@ -108,7 +108,7 @@ def load_attack(path: Path, control: bool) -> Attack:
         attack = dataclasses.replace(attack, **{name.lower(): value for name, value in head.items()})
         _check(attack, tree)
     except (KeyError, SyntaxError, TypeError, ValueError) as error:
-        raise SpecError(f"{path}: {error}") from None
+        raise UsageError(f"{path}: {error}") from None
     return attack
 
 
