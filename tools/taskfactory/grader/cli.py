@@ -1,5 +1,8 @@
 """The grader's command line inside a bundle; `taskfactory grade` and `taskfactory measure` are the same with colours.
 
+With `--out` a verifier's reward is written: 0 for a submission that fails or is not there, none where the machine
+is at fault. Without a GPU nothing is timed, so there is no reward either, unless it is asked for with `--rehearse`.
+
 Exit codes: 0 the submission passed, 1 it failed, 2 usage or task error, 3 the environment is broken.
 """
 
@@ -13,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from .confine import TIERS
+from .rehearsal import rehearse
 from .result import Result, Status, dumps, write_atomically
-from .supervisor import Progress, grade
+from .supervisor import Progress, grade, resolve_device
 from .table import describe_failure, result_table, summary
-from .task import TaskError, load_task
+from .task import Task, TaskError, load_task, read_submission
 
 EXIT_PASSED, EXIT_FAILED, EXIT_USAGE, EXIT_ENVIRONMENT = range(4)
 
@@ -59,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     graded.add_argument("--settle-ms", type=float, default=2.0, help="steady work before each call (default: 2)")
     graded.add_argument("--require-tier", choices=TIERS, default="confined", help="weakest confinement accepted")
     graded.add_argument("--result", type=Path, help="file for the full private result")
+    graded.add_argument("--rehearse", action="store_true", help="one small shape on the CPU, for trying a bundle out")
     measured = commands.add_parser("measure", parents=[common], help="check or time at public shapes")
     measured.add_argument("--check", action="store_true", help="verify the correct shapes and cases")
     measured.add_argument("--quick", action="store_true", help="time the quick shapes instead of the measure shapes")
@@ -88,15 +93,48 @@ def stderr_progress(step: str, done: int, total: int) -> None:
     print(f"\r\033[K{step} {done + 1}/{total}", end="", file=sys.stderr, flush=True)
 
 
-def write_reward(directory: Path, result: Result) -> None:
+def write_reward(directory: Path, result: Result, *, rewarded: bool = True) -> None:
     """Write `reward.json` (exactly one key) and the public details; a broken environment writes no reward.
+
+    Args:
+        directory: where to write.
+        result: any result.
+        rewarded: False where a pass would be worth nothing because nothing can be timed.
 
     Raises:
         OSError: the directory cannot be written.
     """
     write_atomically(directory / "reward-details.json", dumps(result.public_json()))
-    if result.status is not Status.INFRASTRUCTURE_ERROR:
+    if rewarded and result.status is not Status.INFRASTRUCTURE_ERROR:
         write_atomically(directory / "reward.json", dumps({"reward": result.reward or 0.0}))
+
+
+def unusable(task: Task, message: str) -> Result:
+    """The result of a submission file that is missing or cannot be read: a failure, and nobody's but its own."""
+    return Result(
+        task.name, task.version, task.spec_digest, task.metric, "", "grade", Status.IMPORT_ERROR, message
+    )  # fmt: skip
+
+
+def _run(arguments: argparse.Namespace, task: Task, progress: Progress | None) -> tuple[Result, str]:
+    """Grade, measure or rehearse; a verifier's missing submission is a result as well."""
+    graded = arguments.command == "grade"
+    if graded and arguments.out is not None:
+        try:
+            read_submission(arguments.submission)
+        except TaskError as error:
+            return unusable(task, str(error)), ""
+    if graded and arguments.rehearse:
+        tier = arguments.require_tier
+        return rehearse(arguments.task, arguments.submission, progress, require_tier=tier), ""
+    options = grade_options(arguments) if graded else measure_options(arguments)
+    return grade(arguments.task, arguments.submission, arguments.command, arguments.device, progress, **options)
+
+
+def _rewarded(arguments: argparse.Namespace, result: Result) -> bool:
+    """Whether this run decides on a reward: on a device, in a rehearsal, or because there is nothing to run."""
+    on_device = resolve_device(arguments.device) == "cuda"
+    return on_device or (arguments.command == "grade" and (arguments.rehearse or not result.submission_sha256))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,17 +143,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     progress: Progress | None = None if arguments.quiet or not sys.stderr.isatty() else stderr_progress
     try:
         task = load_task(arguments.task)
-        options = grade_options(arguments) if arguments.command == "grade" else measure_options(arguments)
-        result, printed = grade(
-            arguments.task, arguments.submission, arguments.command, arguments.device, progress, **options
-        )
+        result, printed = _run(arguments, task, progress)
+        rewarded = _rewarded(arguments, result)
         if progress is not None:
             print("\r\033[K", end="", file=sys.stderr)
         if arguments.command == "grade":
             if arguments.result is not None:
                 write_atomically(arguments.result, dumps(result.to_json()))
             if arguments.out is not None:
-                write_reward(arguments.out, result)
+                write_reward(arguments.out, result, rewarded=rewarded)
     except TaskError as error:
         print(f"grader: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -123,6 +159,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"grader: {error}", file=sys.stderr)
         return EXIT_ENVIRONMENT
     public = arguments.command == "grade"
+    if public and arguments.out is not None and not rewarded:
+        print(
+            "grader: no reward, since nothing is timed without a GPU; --rehearse makes one for trials", file=sys.stderr
+        )
+        print(dumps(result.public_json()) if arguments.json else result_table(result, task))
+        return EXIT_ENVIRONMENT
     if arguments.json:
         print(dumps(result.public_json() if public else result.to_json()), end="")
         return exit_code(result)
