@@ -185,7 +185,9 @@ def test_the_bait_notices_what_happens_to_it(tmp_path: Path) -> None:
     Path(bait.hidden[0]).unlink()
     Path(bait.outside, "here").touch()
     Path(bait.prized[1] + ".linked").touch()
-    assert len(bait.disturbed()) == 4
+    (bait.temporary / "scratch").mkdir()
+    assert len(bait.disturbed()) == 5
+    assert not list(bait.temporary.iterdir())
 
 
 @pytest.mark.parametrize(

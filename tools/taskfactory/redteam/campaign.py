@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from taskfactory.errors import InfrastructureError
+from taskfactory.errors import InfrastructureError, TaskfactoryError
+from taskfactory.grader.confine import remove_scratch
 from taskfactory.grader.processes import descendants
 from taskfactory.grader.result import Result, Status, geometric_mean
 from taskfactory.grader.table import describe_failure, result_table, summary
@@ -68,6 +69,8 @@ class Bait:
     hidden: list[str]
     prized: list[str]
     outside: str
+    temporary: Path
+    """Where the grading makes its temporary files; nothing may be left in it."""
 
     @classmethod
     def lay(cls, folder: Path) -> Bait:
@@ -84,13 +87,18 @@ class Bait:
             prized.append(str(path))
         outside = folder / "outside"
         outside.mkdir()
-        return cls(folder, secret, [str(path) for path in hidden], prized, str(outside))
+        temporary = folder / "temporary"
+        temporary.mkdir()
+        return cls(folder, secret, [str(path) for path in hidden], prized, str(outside), temporary)
 
     def disturbed(self) -> list[str]:
         """What is no longer as it was laid."""
         found = [f"{Path(path).name} was changed" for path in self.prized if not _holds(path, _PRIZED)]
         found += [f"{Path(path).name} was changed" for path in self.hidden if self.secret not in _text(path)]
         found += [f"{name} appeared outside" for name in os.listdir(self.outside)]
+        for path in self.temporary.iterdir():
+            found.append(f"{path.name} was left behind")
+            remove_scratch(str(path))
         extra = set(os.listdir(self.folder / "prized")) - set(_PRIZED)
         return found + [f"{name} appeared among the results" for name in sorted(extra)]
 
@@ -186,15 +194,28 @@ def _graded(
         submission = Path(folder, task.module)
         submission.write_text(compose(attack, honest, task, facts), encoding="utf-8")
         os.environ["TASKFACTORY_BAIT"] = bait.secret
+        usual, tempfile.tempdir = tempfile.tempdir, str(bait.temporary)
+        crash = ""
         try:
             result, printed = grade_submission(
                 task_dir, submission, "grade", device, **{"progress": None, **options, **attack.options}
             )
+        except TaskfactoryError:
+            raise
+        except Exception as error:  # whatever a submission does to the grader is an outcome
+            result, printed, crash = _nothing(task), "", f"the grader crashed: {error!r:.200}"
         finally:
+            tempfile.tempdir = usual
             del os.environ["TASKFACTORY_BAIT"]
-        found = bait.disturbed()
+        found = bait.disturbed() + ([crash] if crash else [])
     left = descendants(os.getpid()) - before
     return result, printed, found + [f"process {pid} is left" for pid in sorted(left)]
+
+
+def _nothing(task: Task) -> Result:
+    """What stands for the result of a grading that had none."""
+    facts = (task.name, task.version, task.spec_digest, task.metric, "", "grade")
+    return Result(*facts, Status.INFRASTRUCTURE_ERROR, message="no result")
 
 
 def run_campaign(
