@@ -32,7 +32,7 @@ def grade(bundle: Path, device: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "taskfactory", "grade", str(bundle), str(submission)]
     command += ["--device", device, "--allow-unconfined", "--json"]
     started = time.monotonic()
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:
         raise SystemExit(f"{' '.join(command)} exited with {done.returncode}\n{done.stderr}")
     result: dict[str, Any] = json.loads(done.stdout)
