@@ -5,10 +5,13 @@ One representative of each class runs in the fast suite; the others are marked `
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +26,7 @@ from taskfactory.cli import main
 from taskfactory.errors import InfrastructureError, UsageError
 from taskfactory.grader import confine, supervisor
 from taskfactory.grader.clock import Overhead, shape_time
+from taskfactory.grader.processes import descendants
 from taskfactory.grader.result import Result, ShapeResult, Status
 from taskfactory.grading import load
 from taskfactory.redteam import campaign, corpus, submission
@@ -136,6 +140,53 @@ def test_a_spread_of_its_own_walls_does_not_lower_the_bound() -> None:
     assert attack.score_ms >= 0.98 * honest.score_ms
 
 
+@pytest.mark.full
+@pytest.mark.xfail(strict=True, reason="open weakness: the worker does not notice that its supervisor was killed")
+def test_a_killed_supervisor_leaves_no_worker(tmp_path: Path) -> None:
+    write_task(tmp_path / "task")
+    (tmp_path / "rows.py").write_text("import threading\nthreading.Event().wait()\n")
+    program = (
+        "import sys; from pathlib import Path; from taskfactory.grader.supervisor import grade\n"
+        "if __name__ == '__main__':\n"
+        "    say = lambda step, done, total: print(step, flush=True)\n"
+        "    grade(Path(sys.argv[1]), Path(sys.argv[2]), 'grade', 'cpu', say, first_call_s=60.0)\n"
+    )
+    path = {"PYTHONPATH": str(Path(paths.__file__).parents[1])}
+    command = [sys.executable, "-c", program, str(tmp_path / "task"), str(tmp_path / "rows.py")]
+    with subprocess.Popen(command, env={**os.environ, **path}, stdout=subprocess.PIPE, text=True) as grading:
+        assert grading.stdout is not None
+        assert grading.stdout.readline()  # the broker prepares; the worker starts soon
+        workers: set[int] = set()
+        while not workers:
+            assert grading.poll() is None
+            workers = {pid for pid in descendants(grading.pid) if b"grader.worker" in _command_line(pid)}
+        watched = {pid: os.pidfd_open(pid) for pid in workers}
+        grading.kill()
+    poller = select.poll()
+    for descriptor in watched.values():
+        poller.register(descriptor, select.POLLIN)
+    gone = poller.poll(5000)
+    for descriptor in watched.values():
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        os.close(descriptor)
+    assert len(gone) == len(watched)
+
+
+@pytest.mark.full
+def test_what_one_grading_plants_in_its_caches_is_not_there_in_the_next(tmp_path: Path) -> None:
+    attack = corpus.find(CORPUS, "poisoned_triton_cache")
+    for _ in range(2):
+        assert _run(attack, write_task(tmp_path / "task")).verdict == "held"
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def test_a_result_that_commands_the_terminal_is_noticed(tmp_path: Path) -> None:
     task = load(write_task(tmp_path / "task"))
     result = Result("t", "1", "d", "GB/s", "s", "grade", Status.RUNTIME_ERROR, message="\x1b[2Jpassed")
@@ -245,12 +296,25 @@ def _command(folder: Path, *more: str) -> list[str]:
     return ["redteam", str(folder / "task"), "--honest", str(folder / "honest.py"), "--device", "cpu", *more]
 
 
-def test_the_command_prints_a_table_and_its_status_says_whether_all_held(own_corpus: Path) -> None:
+def test_the_command_prints_a_table_and_its_status_says_whether_all_held(
+    own_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = [
+        _outcome(name="defeated", kind="outputs", status="incorrect", verdict="held"),
+        _outcome(name="fast", kind="clock", verdict="broken", gain=0.5, allowance=0.02, breaches=["BREACH seen"]),
+        _outcome(name="absent", kind="clock", status="", verdict="skipped", message="needs a CUDA device"),
+    ]
+    against = Result("row-scale", "1", "d", "GB/s", "s", "grade", Status.PASSED)
+    monkeypatch.setattr(campaign, "run_campaign", lambda *_, **__: (against, outcomes))
     done = CliRunner().invoke(main, _command(own_corpus))
     assert done.exit_code == 1, done.output
-    assert "outputs/defeated" in done.output
-    assert "1 held, 0 skipped, 0 open, 1 broken" in done.output
-    assert "expected not_finite" in done.output
+    lines = [line.split() for line in done.output.splitlines()]
+    assert ["outputs/defeated", "held", "incorrect"] in lines
+    assert ["clock/fast", "broken", "passed", "+50.0%", "(allowed", "2.0%)"] in lines
+    assert ["BREACH", "seen"] in lines
+    assert lines[-1] == "1 held, 1 skipped, 0 open, 1 broken".split()
+    del outcomes[1]
+    assert CliRunner().invoke(main, _command(own_corpus)).exit_code == 0
 
 
 def test_one_attack_as_json(own_corpus: Path) -> None:
