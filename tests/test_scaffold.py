@@ -28,7 +28,8 @@ def test_it_shows_what_trust_needs():
         assert f"\n    {field}=" in text
     given = set(re.findall(r"\n    ([a-z_]+)=", text))
     assert given <= set(FIELDS)
-    assert set(FIELDS) - given == {"tuple_names", "tile_kappa", "tile_epsilon", "output_dtypes", "regions_src"}
+    rare = {"tuple_names", "tile_kappa", "tile_epsilon", "output_dtypes", "regions_src", "survivors"}
+    assert set(FIELDS) - given == rare
     assert "<<" not in text
 
 

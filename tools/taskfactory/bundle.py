@@ -35,7 +35,9 @@ BASE_IMAGE = (
 """The image that both machines of a bundle start from: CUDA with nvcc, torch, triton and numpy."""
 MANIFEST = "manifest.json"
 MANIFEST_SCHEMA = 1
-_MAKERS = ("spec", "load", "formulas", "describe", "prose", "render", "bundle")
+_MAKERS = (
+    "spec", "load", "formulas", "describe", "prose", "render", "bundle", "calibrate/certificate", "calibrate/verdict",
+)  # fmt: skip
 """Modules whose change may change a bundle."""
 _STRAY_SECONDS = 3600
 """Age from which another process's unfinished folder is taken to be abandoned where processes cannot be looked up."""
@@ -53,10 +55,12 @@ class Built:
 
 
 def build_key(spec_path: Path, *, image: str, solution: Path | None) -> str:
-    """The hash of everything a bundle is made from: spec file, oracle, image, templates and this package."""
+    """The hash of everything a bundle is made from: spec file, certificates, oracle, image, templates, this package."""
     digest = hashlib.sha256(_tool_digest())
     digest.update(image.encode() + b"\0")
-    for path in (spec_path, solution):
+    folder = spec_path.resolve().parent / "certificates"
+    certificates = (path for task in _guesses(spec_path) for path in sorted(folder.glob(f"{task}.*.json")))
+    for path in (spec_path, solution, *certificates):
         content = path.read_bytes() if path else b""
         digest.update(str(len(content) if path else -1).encode() + b"\0" + content)
     return "sha256:" + digest.hexdigest()

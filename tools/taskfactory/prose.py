@@ -16,6 +16,7 @@ import jinja2
 from jinja2.exceptions import TemplateError, TemplateSyntaxError, UndefinedError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from taskfactory.calibrate.certificate import prose_figures
 from taskfactory.errors import SpecError
 from taskfactory.findings import Finding
 from taskfactory.load import SpecFile
@@ -205,8 +206,14 @@ def context(file: SpecFile) -> dict[str, Any]:
         "tol": Figure(spec.tol),
         "kappa": Figure(spec.tile_kappa),
         "epsilon": Figure(spec.tile_epsilon),
-        "certificate": None,
+        "certificate": _certificate(file),
     }
+
+
+def _certificate(file: SpecFile) -> Mapping[str, Any] | None:
+    """What calibration has found, where there is a certificate: see `calibrate.certificate.prose_figures`."""
+    figures = prose_figures(file)
+    return figures and {key: Figure(v) if isinstance(v, float) else v for key, v in figures.items()}
 
 
 def render_field(file: SpecFile, field: str, names: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from taskfactory import __version__
+from taskfactory.calibrate.certificate import certificates_of
 from taskfactory.describe import (
     case_list,
     defined_names,
@@ -92,6 +93,8 @@ def render(file: SpecFile, *, image: str, solution: str | None = None) -> dict[s
     files["environment/Dockerfile"] = _template("harbor/Dockerfile", view)
     files["instruction.md"] = _template("harbor/instruction.md", view)
     files["task.toml"] = _template("harbor/task.toml", view)
+    if summaries := [certificate.summary() for certificate in certificates_of(file)]:
+        files["certificate.json"] = json.dumps(summaries, indent=1, ensure_ascii=False) + "\n"
     if solution is not None:
         files[SOLUTION + spec.module] = solution
         files[SOLUTION + "solve.sh"] = _template("harbor/solve.sh", view)

@@ -150,6 +150,9 @@ class TaskSpec:
     """Independent correct implementations: name -> source of a function of that name. Must pass."""
     ablations: Sources = Field(default_factory=dict)
     """The reference with one feature left out: name -> source of a function of that name. Must fail."""
+    survivors: Sources = Field(default_factory=dict)
+    """What calibration finds too close to call, and why that is accepted: name as in the certificate (`mutants.<name>`,
+    `ablations.<name>`, `precision.<name>`) -> explanation."""
 
     # Who and which.
     authors: Names = ()
@@ -212,6 +215,7 @@ _KINDS = {
     **dict.fromkeys(SHAPE_FIELDS, "tuples of ints"),
     **dict.fromkeys(("alternates", "ablations"), "dict of sources"),
     **dict.fromkeys(SOURCE_FIELDS, "Python source"),
+    "survivors": "dict of strings",
     "output_dtypes": "tuples of strings",
     "metric": '`"GB/s"` or `"TFLOP/s"`',
     "compare": '`"tensor"` or `"tuple"`',

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def check_spec(file: SpecFile) -> list[Finding]:
     """All findings about one spec, in file order; an empty list for a flawless one."""
+    from taskfactory.checks.certificates import check_survivors
     from taskfactory.checks.names import check_names
     from taskfactory.checks.prose import check_prose
     from taskfactory.checks.report import Report
@@ -26,6 +27,7 @@ def check_spec(file: SpecFile) -> list[Finding]:
     report = Report(file)
     report.findings.extend(file.warnings)
     check_names(report)
+    check_survivors(report)
     check_shapes(report)
     trees = parse_sources(report)
     check_sources(report, trees)

@@ -33,6 +33,11 @@ _GROUPS = (
         "of plain arithmetic (`taskfactory.formulas`).",
     ),
     ("TF6", "Behaviour", "What only shows when the sources run, in a child that can be killed (`validate --run`)."),
+    (
+        "TF7",
+        "Calibration",
+        "Whether a task's gates were measured (`taskfactory calibrate`). The warnings are errors under `--release`.",
+    ),
 )  # fmt: skip
 
 _TABLE = (
@@ -340,6 +345,22 @@ _TABLE = (
     Code("TF671", "warning", "graded shape needs too much memory",
          "Inputs, outputs, the reference's temporaries and the grader's own copies have to fit on one device.",
          "Make the shape smaller, or let the reference work in pieces."),
+    # Calibration.
+    Code("TF701", "error", "survivor is not explained",
+         "`survivors` maps names of a certificate to the reason why they are accepted.",
+         "Name `mutants.<name>`, `ablations.<name>` or `precision.<name>`, and give the reason in a sentence."),
+    Code("TF702", "warning", "no certificate",
+         "Nobody has measured whether honest work passes and wrong work fails.",
+         "Run `taskfactory calibrate` and commit what it writes."),
+    Code("TF703", "warning", "certificate is stale",
+         "Sources, gates or shapes have changed since the figures were measured.",
+         "Run `taskfactory calibrate` again."),
+    Code("TF704", "warning", "gates are not sound",
+         "The certificate's figures say that honest work may fail, or that wrong work may pass.",
+         "Change the gates, add a case or a region; or explain what is accepted in `survivors`."),
+    Code("TF705", "error", "certificate cannot be understood",
+         "It was edited, or written by another version.",
+         "Run `taskfactory calibrate` again."),
 )  # fmt: skip
 
 CODES: dict[str, Code] = {entry.code: entry for entry in _TABLE}

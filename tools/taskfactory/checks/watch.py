@@ -21,7 +21,7 @@ from typing import IO, Any, Literal
 import taskfactory
 from taskfactory.grader.processes import KEPT_OUTPUT_BYTES, Child, descendants, kill_all
 
-_BOOT = "import sys; sys.path[:] = {path!r}; from taskfactory.checks.child import main; main(sys.argv[1:])"
+_BOOT = "import sys; sys.path[:] = {path!r}; from {entry} import main; main(sys.argv[1:])"
 _KEPT_ENVIRONMENT = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME")
 _MESSAGE_BYTES = 8 << 20
 """All messages of a child together; progress and findings of a spec take some hundred kilobytes."""
@@ -78,13 +78,19 @@ class _Counted(Child):
             self.kept = (self.kept + piece)[-KEPT_OUTPUT_BYTES:]
 
 
-def run_child(job: dict[str, Any], limits: Limits, hear: Callable[[dict[str, Any]], bool]) -> Ending:
-    """Run `taskfactory.checks.child` on a job to its end; no process of it is left when this returns.
+def run_child(
+    job: dict[str, Any],
+    limits: Limits,
+    hear: Callable[[dict[str, Any]], bool],
+    entry: str = "taskfactory.checks.child",
+) -> Ending:
+    """Run a module such as `taskfactory.checks.child` on a job to its end; no process of it is left when this returns.
 
     Args:
         job: see `child.main`; what concerns the machine is added here.
         limits: what the child may use.
         hear: called with each message; returns whether it was the last one, and raises ValueError if it makes no sense.
+        entry: the module whose `main` is run with the pipe's descriptor and the path of the job.
     """
     linux = sys.platform == "linux"
     if linux:
@@ -93,7 +99,7 @@ def run_child(job: dict[str, Any], limits: Limits, hear: Callable[[dict[str, Any
         harden_trusted(subreaper=True, no_new_privileges=False)  # so that nothing escapes by a double fork
     spare = descendants(os.getpid()) if linux else set()
     with tempfile.TemporaryDirectory(prefix="taskfactory-", ignore_cleanup_errors=True) as scratch:
-        watched = _Watched(Path(scratch), job, limits, hear, spare)
+        watched = _Watched(Path(scratch), job, limits, hear, spare, entry)
         try:
             kind = watched.watch()
             if kind not in ("finished", "left", "exit"):
@@ -121,6 +127,7 @@ class _Watched:
         limits: Limits,
         hear: Callable[[dict[str, Any]], bool],
         spare: set[int],
+        entry: str,
     ) -> None:
         self.limits, self.hear, self.spare = limits, hear, spare
         self._faults = scratch / "faults"
@@ -131,7 +138,7 @@ class _Watched:
         path.write_text(json.dumps(job | {"faults": str(self._faults), "memory_bytes": memory_bytes}), "utf-8")
         self._reader, writer = os.pipe()
         root = str(Path(taskfactory.__file__).resolve().parents[1])
-        boot = _BOOT.format(path=[root, *(entry for entry in sys.path if entry and entry != root)])
+        boot = _BOOT.format(entry=entry, path=[root, *(place for place in sys.path if place and place != root)])
         argv = [sys.executable, "-I", "-S", "-c", boot, str(writer), str(path)]
         try:
             self.child = _Counted(argv, _environment(work, job["device"]), str(work), [writer])

@@ -1,0 +1,74 @@
+"""The process in which a calibration executes a spec; started by `taskfactory.checks.watch`, writes JSON lines.
+
+{"samples": [...]}                  once, first: every sample's seed, shape, case and whether it is large
+{"doing": [subject, sample]}        before each run, so that the parent knows what hung or crashed; "": the reference
+{"subject": [name, kind, about]}    when a subject is first met
+{"reading": {...}}                  after each run
+{"failed": [message, field, line]}  the spec's own sources fail
+{"done": true}                      at the end
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from taskfactory.checks.child import Channel, forbid_forks, limit
+
+
+def main(arguments: list[str]) -> None:
+    """Run with the number of the pipe's descriptor and the path of the job, a JSON file."""
+    channel = Channel(int(arguments[0]))
+    job = json.loads(Path(arguments[1]).read_text("utf-8"))
+    limit(job["memory_bytes"], job["device"])
+    with open(job["faults"], "w", encoding="utf-8") as faults:
+        faulthandler.enable(faults)
+        faulthandler.register(signal.SIGUSR1, faults)
+        _measure(channel, job, faults)
+
+
+def _measure(channel: Channel, job: dict[str, Any], faults: Any) -> None:
+    import torch
+
+    from taskfactory.calibrate.measure import Bench, Position, Reading, as_message, positions
+    from taskfactory.checks.lab import Lab, Malformed
+    from taskfactory.checks.record import SourceFailed
+    from taskfactory.load import SpecFile
+    from taskfactory.spec import TaskSpec
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    file = SpecFile(Path(job["path"]), TaskSpec(**job["spec"]), job["lines"], job["text"])
+    forbid_forks(faults)
+    told: set[str] = set()
+
+    def notice(subject: str, position: Position) -> None:
+        if subject and subject not in told:
+            told.add(subject)
+            entry = next(s for s in bench.subjects if s.name == subject)
+            channel.send(subject=[entry.name, entry.kind, entry.about])
+        channel.send(doing=[subject, position.index])
+
+    def emit(reading: Reading) -> None:
+        channel.send(reading=as_message(reading))
+
+    try:
+        lab = Lab(file, job["device"])
+        shapes, extra = ([tuple(shape) for shape in job[key]] for key in ("shapes", "extra"))
+        samples = positions(lab, job["seeds"], extra, shapes, job["small"])
+        bench = Bench(lab, samples, set(job["skip"]), emit, notice)
+        channel.send(samples=[[p.seed, list(p.shape), p.case, p.large] for p in samples])
+        bench.run(job["start"])
+    except SourceFailed as error:
+        channel.send(failed=[error.message, error.field, error.line])
+    except Malformed as error:
+        channel.send(failed=[str(error), "reference_src", 0])
+    channel.send(done=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,158 @@
+"""Calibrate specs: one child after the other executes a spec; readings are collected here, where nothing of it runs.
+
+A subject that hangs or takes the child along counts as rejected; the next child goes on behind it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskfactory.checks.watch import Ending, Limits, run_child
+from taskfactory.errors import InfrastructureError, SpecError
+from taskfactory.findings import Finding
+from taskfactory.load import SpecFile
+
+SEEDS = (20_260, 20_261)
+"""Seeds of the inputs."""
+LIMITS = Limits(step_s=120.0, total_s=1800.0)
+_RESTARTS = 40
+"""Subjects that may end a child before the calibration is given up."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SampleKey:
+    """One call that was measured."""
+
+    seed: int
+    shape: tuple[int, ...]
+    case: str
+    large: bool
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return f"{self.case or 'default inputs'} at {self.shape}, seed {self.seed}"
+
+
+@dataclass
+class Readings:
+    """Everything that was read off one spec."""
+
+    device: str
+    seeds: tuple[int, ...]
+    samples: list[SampleKey] = field(default_factory=list)
+    subjects: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Name -> (kind, description)."""
+    readings: list[dict[str, Any]] = field(default_factory=list)
+    """See `taskfactory.calibrate.measure.Reading`."""
+
+
+def measure(
+    file: SpecFile,
+    *,
+    device: str = "cpu",
+    seeds: Sequence[int] = SEEDS,
+    shapes: Sequence[tuple[int, ...]] = (),
+    small: bool = False,
+    skip: Sequence[str] = (),
+    limits: Limits = LIMITS,
+    progress: Progress | None = None,
+) -> Readings:
+    """Run every subject of a spec on its samples.
+
+    Args:
+        file: a spec without errors in its static checks.
+        device: "cpu": correct shapes and cases; "cuda": measure and graded shapes with default inputs too.
+        seeds: seeds of the inputs.
+        shapes: which of the correct shapes to take; all if empty.
+        small: leave out shapes with more than `measure.LARGE` entries.
+        skip: names of subjects that are not wanted.
+        limits: what a child may use.
+        progress: called with what is being done.
+
+    Raises:
+        InfrastructureError: children cannot be started here, torch is missing, or they keep ending.
+        SpecError: the spec's own reference or inputs fail.
+    """
+    if os.name != "posix":
+        raise InfrastructureError("calibration needs Linux or macOS")
+    if importlib.util.find_spec("torch") is None:
+        raise InfrastructureError("calibration needs torch, which is not installed here")
+    spec = file.spec
+    extra = [*spec.measure_shapes, *spec.grader_shapes] if device == "cuda" else []
+    job: dict[str, Any] = {"path": str(file.path), "spec": spec.as_dict(), "lines": dict(file.lines), "text": file.text}
+    job |= {"device": device, "seeds": list(seeds), "shapes": [list(s) for s in shapes], "small": small}
+    job |= {"extra": [list(s) for s in extra]}
+    listener = _Listener(file, Readings(device, tuple(seeds)), set(skip), progress or (lambda _: None))
+    for _ in range(_RESTARTS):
+        ending = run_child(job | listener.resume(), limits, listener.hear, entry="taskfactory.calibrate.child")
+        if listener.done:
+            return listener.result
+        listener.conclude(ending)
+    raise InfrastructureError(f"{spec.name}: {_RESTARTS} subjects ended the process they ran in")
+
+
+class _Listener:
+    """Takes in what children say."""
+
+    def __init__(self, file: SpecFile, result: Readings, skip: set[str], progress: Progress) -> None:
+        self.file, self.result, self.skip, self.progress = file, result, skip, progress
+        self.done = False
+        self._doing: tuple[str, int] = ("", 0)
+        self._read: set[tuple[str, int]] = set()
+
+    def resume(self) -> dict[str, Any]:
+        """What the next child leaves out."""
+        return {"skip": sorted(self.skip), "start": self._doing[1]}
+
+    def hear(self, message: dict[str, Any]) -> bool:
+        """Take in a message; whether it was the last one."""
+        result = self.result
+        if "doing" in message:
+            self._doing = (str(message["doing"][0]), int(message["doing"][1]))
+            self.progress(f"{self.file.spec.name}: sample {self._doing[1] + 1} of {len(result.samples)}")
+        elif "reading" in message:
+            self._keep(message["reading"])
+        elif "subject" in message:
+            name, kind, about = map(str, message["subject"])
+            result.subjects[name] = (kind, about)
+        elif "samples" in message:
+            result.samples = [SampleKey(int(s), tuple(shape), str(c), bool(l)) for s, shape, c, l in message["samples"]]
+        elif "failed" in message:
+            text, name, line = message["failed"]
+            line = line or self.file.lines.get(name, 0)
+            raise SpecError([Finding("TF601", "error", f"{text} (when it is calibrated)", self.file.path, line, name)])
+        else:
+            self.done = True
+            return True
+        return False
+
+    def _keep(self, reading: dict[str, Any]) -> None:
+        key = (reading["subject"], reading["sample"])
+        if key in self._read:  # a sample that a second child has begun again
+            return
+        self._read.add(key)
+        self.result.readings.append(reading)
+        kind = self.result.subjects[reading["subject"]][0]
+        if kind == "mutant" and (reading["outcome"] != "values" or reading["use"] > 1.0):
+            self.skip.add(reading["subject"])
+
+    def conclude(self, ending: Ending) -> None:
+        """Note which subject ended the child.
+
+        Raises:
+            InfrastructureError: it was none.
+        """
+        name, sample = self._doing
+        if not name:
+            said = f"{ending.kind}: {ending.printed.strip().split(chr(10))[-1][:300]}"
+            raise InfrastructureError(f"{self.file.spec.name}: calibration ended in the reference ({said})")
+        outcome = "hung" if ending.kind in ("step", "total") else "crashed"
+        self._keep({"subject": name, "sample": sample, "outcome": outcome, "use": 0.0})
+        self.skip.add(name)
