@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.full
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     """A command's stdout; what it printed goes into the failure if it fails."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))} | variables
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
     )
@@ -70,8 +70,8 @@ def test_bundles_are_built_outside_the_checkout(python: Path, tmp_path: Path) ->
     tasks = [row["task"] for row in json.loads(run(python, "-m", "taskfactory", "list", "--json", cwd=tmp_path))]
     assert len(tasks) >= 5
     run(python, "-m", "taskfactory", "build", *tasks, cwd=tmp_path)
-    here = tmp_path / "from_checkout"
-    run(sys.executable, "-m", "taskfactory", "build", ROOT / "specs", "--out", here, cwd=ROOT)
+    here, tools = tmp_path / "from_checkout", str(ROOT / "tools")
+    run(sys.executable, "-m", "taskfactory", "build", ROOT / "specs", "--out", here, cwd=ROOT, PYTHONPATH=tools)
     for task in tasks:
         theirs, ours = (folder / task for folder in (tmp_path / "build", here))
         assert (theirs / "solution").is_dir()
