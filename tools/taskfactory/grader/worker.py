@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from . import confine
+from .processes import die_with_parent
 from .protocol import MAX_DIMS, MAX_OUTPUTS, OutputDescriptor, Reply, Request, WorkerEnd
 
 
@@ -229,6 +230,7 @@ def main(argv: list[str]) -> None:
     *descriptors, granted = argv
     *channel, arena_fd, output_fd = (int(fd) for fd in descriptors)
     sys.dont_write_bytecode = True
+    die_with_parent()  # should the supervisor be killed, nobody else would end this process
     worker = Worker(WorkerEnd(channel), arena_fd, output_fd, json.loads(granted))
     with contextlib.suppress(KeyboardInterrupt):
         worker.serve()
