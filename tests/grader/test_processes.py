@@ -176,9 +176,8 @@ def test_a_tree_that_will_not_die_is_reported(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_descendants_are_found_at_any_depth_and_strangers_are_not() -> None:
-    code = (
-        "import os, sys\nfor _ in range(3):\n    if os.fork(): break\nprint(os.getpid(), flush=True)\nsys.stdin.read()"
-    )
+    chain = "for _ in range(3):\n    if os.fork(): break\n"
+    code = f"import os, sys\n{chain}os.write(1, b'%d\\n' % os.getpid())\nsys.stdin.read()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     pids = {int(child.stdout.readline()) for _ in range(4)}
