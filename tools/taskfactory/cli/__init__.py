@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "grade": ("taskfactory.cli.grade:command", "Grade a submission at the hidden shapes."),
     "measure": ("taskfactory.cli.measure:command", "Measure a submission at the public shapes, as a solver would."),
     "redteam": ("taskfactory.cli.redteam:command", "Attack the grader on a task, with a corpus of known exploits."),
+    "run": ("taskfactory.cli.run:command", "Grade many submissions, unattended, into a store."),
+    "regrade": ("taskfactory.cli.regrade:command", "Grade stored submissions again; both results are kept."),
     "doctor": ("taskfactory.cli.doctor:command", "Report device, driver, versions, compilers and ceilings."),
 }
 

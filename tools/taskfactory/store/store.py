@@ -201,6 +201,10 @@ class Store:
         del row["content_sha256"]
         return StoredTask(**{**row, "files": json.loads(row["files"])})
 
+    def task_files(self, content_sha256: str) -> dict[str, str]:
+        """The hidden directory of a task. Raises KeyError if it is not there."""
+        return self.task(content_sha256).files
+
     def source(self, digest: str) -> bytes:
         """One submission's bytes. Raises KeyError if it is not there."""
         with self.engine.connect() as connection:

@@ -1,0 +1,184 @@
+"""The executor for a Ray cluster: an actor for each GPU (or CPU), which runs the same worker process as the local pool.
+
+Tasks and sources travel as Ray objects, once per content hash. Each machine has its own GPU locks, so a cluster and a
+local run do not meet on a GPU. Every machine needs this package in the same version, with torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taskfactory.errors import InfrastructureError
+from taskfactory.fleet.leases import find_gpus
+from taskfactory.fleet.local import GRADE, LocalExecutor
+from taskfactory.fleet.orders import Delivered, Delivery, Event, Lost, Order, Step
+from taskfactory.fleet.spool import Spool
+
+STEP_POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class _Shipped:
+    """`Contents` of a single order, as it arrived on a machine."""
+
+    files: dict[str, str]
+    content: bytes
+
+    def task_files(self, content_sha256: str) -> dict[str, str]:
+        return self.files
+
+    def source(self, digest: str) -> bytes:
+        return self.content
+
+
+class Grader:
+    """What runs as an actor: one slot of a machine, with a local pool of one worker under it."""
+
+    def __init__(self, name: str, grade: str, *, cuda: bool) -> None:
+        self.name, self.grade = name, grade
+        self.gpus = find_gpus()[:1] if cuda else []  # Ray shows the actor only its own, by CUDA_VISIBLE_DEVICES
+        self.folder = tempfile.mkdtemp(prefix="taskfactory-ray-")
+        self.executor: LocalExecutor | None = None
+        self.spool: Spool | None = None
+
+    def machine(self) -> str:
+        """The host's name."""
+        return socket.gethostname()
+
+    def run(self, order: Order, files: dict[str, str], content: bytes) -> str | None:
+        """Grade one order; its delivery as JSON, or None if the worker died."""
+        if self.spool is None or self.executor is None:
+            self.spool = Spool(Path(self.folder), _Shipped(files, content))
+            self.executor = LocalExecutor(self.spool, gpus=self.gpus, grade=self.grade)
+        self.spool.contents = _Shipped(files, content)
+        self.executor.submit(order, frozenset())
+        while True:
+            for event in self.executor.events(STEP_POLL_S):
+                if isinstance(event, Delivered):
+                    self.executor.acknowledge(order.key)
+                    return event.delivery.dumps()
+                if isinstance(event, Lost):
+                    return None
+
+
+@dataclass
+class _Slot:
+    name: str
+    actor: Any
+    order: Order | None = None
+    retired: bool = False
+
+
+class RayExecutor:
+    """A Ray cluster's GPUs or CPUs, each a slot.
+
+    Raises:
+        InfrastructureError: Ray is not installed or the cluster cannot be reached or has nothing to grade on.
+    """
+
+    def __init__(
+        self, spool: Spool, address: str, *, cuda: bool, workers: int | None = None, grade: str = GRADE
+    ) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise InfrastructureError("Ray is not installed: pip install 'taskfactory[ray]'") from None
+        self.ray, self.spool, self.cuda, self.grade = ray, spool, cuda, grade
+        # Packages travel by installation, not by upload: a grader must be the same everywhere, and is hashed.
+        environment = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        try:
+            ray.init(
+                address=address, namespace="taskfactory", log_to_driver=False, configure_logging=False,
+                runtime_env={"env_vars": environment},
+            )  # fmt: skip
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise InfrastructureError(f"Ray at {address}: {error}") from None
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        count = int(resources.get("GPU" if cuda else "CPU", 0))
+        if workers is not None:
+            count = min(count, workers)
+        if count < 1:
+            ray.shutdown()
+            raise InfrastructureError(f"the Ray cluster at {address} has no {'GPU' if cuda else 'CPU'}")
+        self.pool = [self._start(f"ray-{k}") for k in range(count)]
+        self.objects: dict[str, Any] = {}
+        self.pending: dict[Any, _Slot] = {}
+        self.news: list[Event] = []
+
+    def _start(self, name: str) -> _Slot:
+        options: dict[str, Any] = {"num_gpus": 1} if self.cuda else {"num_cpus": 1}
+        # SPREAD: a slot that comes back after its machine died may come back on another one.
+        actor = self.ray.remote(Grader).options(
+            max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD", **options
+        )  # fmt: skip
+        return _Slot(name, actor.remote(name, self.grade, cuda=self.cuda))
+
+    def slots(self) -> Sequence[str]:
+        return [slot.name for slot in self.pool if not slot.retired]
+
+    def free(self) -> int:
+        return sum(slot.order is None and not slot.retired for slot in self.pool)
+
+    def _object(self, digest: str, content: Any) -> Any:
+        if digest not in self.objects:
+            self.objects[digest] = self.ray.put(content)
+        return self.objects[digest]
+
+    def submit(self, order: Order, avoid: frozenset[str]) -> None:
+        idle = [slot for slot in self.pool if slot.order is None and not slot.retired]
+        slot = next((slot for slot in idle if slot.name not in avoid), idle[0])
+        slot.order = order
+        files = self._object(order.task_sha256, self.spool.contents.task_files(order.task_sha256))
+        content = self._object(order.source_sha256, self.spool.contents.source(order.source_sha256))
+        self.pending[slot.actor.run.remote(order, files, content)] = slot
+        self.news.append(Step(order, slot.name, "grading", 0, 1))
+
+    def events(self, timeout_s: float) -> list[Event]:
+        found, self.news = self.news, []
+        if self.pending:
+            ready, _ = self.ray.wait(list(self.pending), num_returns=1, timeout=0 if found else timeout_s)
+            found += [self._ended(reference) for reference in ready]
+        elif not found:
+            time.sleep(timeout_s)
+        return found
+
+    def _ended(self, reference: Any) -> Event:
+        slot = self.pending.pop(reference)
+        order, slot.order = slot.order, None
+        assert order is not None
+        try:
+            text = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            return Lost(order, slot.name, f"the actor or its machine died ({type(error).__name__})")
+        if text is None:
+            return Lost(order, slot.name, "the worker died")
+        # Into the spool before anyone hears of it, as a local worker does.
+        self.spool.path(order.key).write_text(text, encoding="utf-8")
+        delivery = self.spool.read(order.key)
+        assert delivery is not None
+        return Delivered(order, delivery)
+
+    def leftovers(self) -> Iterator[Delivery]:
+        return self.spool.waiting()
+
+    def acknowledge(self, key: str) -> None:
+        self.spool.remove(key)
+
+    def retire(self, slot: str) -> None:
+        for candidate in self.pool:
+            if candidate.name == slot:
+                candidate.retired = True
+
+    def close(self) -> None:
+        for slot in self.pool:
+            with contextlib.suppress(self.ray.exceptions.RayError):
+                self.ray.kill(slot.actor)  # its worker notices the end of its input and ends what it started
+        self.ray.shutdown()
