@@ -35,6 +35,9 @@ _BOOT = (
 )
 
 
+_BROKER_DIED = "the broker process died"
+
+
 def cuda_is_there() -> bool:
     """Whether an NVIDIA device node exists; asking torch would start CUDA in this process."""
     return os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg")
@@ -141,14 +144,17 @@ class Supervision:
             [theirs.fileno()],
         )
         theirs.close()
-        message = self._serve(Link(ours), broker)
-        ours.close()
-        gone = kill_all(self.spare)
-        if self.worker is not None:
-            self.printed = self.worker.finish()
-        if isinstance(self.group, confine.ControlGroup):
-            self.group.close()
-        result = self._result(message, broker.finish())
+        try:
+            message = self._serve(Link(ours), broker)
+        finally:  # an interrupt, or a `progress` that raises, must not leave processes either
+            ours.close()
+            gone = kill_all(self.spare)
+            if self.worker is not None:
+                self.printed = self.worker.finish()
+            if isinstance(self.group, confine.ControlGroup):
+                self.group.close()
+            broker_output = broker.finish()
+        result = self._result(message, broker_output)
         result.confinement |= {"tier": self.observed.tier, "probe": self.observed.to_json()}
         result.confinement["control_group"] = self.group if isinstance(self.group, str) else "pids"
         if not gone:
@@ -158,7 +164,8 @@ class Supervision:
 
     def _serve(self, link: Link, broker: Child) -> str:
         """Do what the broker asks until it is finished; returns why it is not, or an empty string."""
-        link.send({"job": self.job.to_json(), "result_path": str(self.result_path)})
+        if not _sent(link, {"job": self.job.to_json(), "result_path": str(self.result_path)}):
+            return _BROKER_DIED
         while True:
             left_s = self.deadline - time.monotonic()
             ready, _, _ = select.select([link.sock], [], [], max(0.0, min(left_s, 1.0)))
@@ -169,19 +176,22 @@ class Supervision:
             try:
                 message, descriptors = link.receive()
             except (EOFError, OSError):
-                return "the broker process died"
+                return _BROKER_DIED
             if message["op"] == "finished":
                 self.finished = True
                 return ""
             if message["op"] == "progress":
                 if self.progress is not None:
                     self.progress(message["step"], message["done"], message["total"])
-            elif message["op"] == "spawn":
-                link.send(self._spawn(message["trusted"], descriptors))
+                continue
+            if message["op"] == "spawn":
+                reply = self._spawn(message["trusted"], descriptors)
                 for fd in descriptors:
                     os.close(fd)
             else:
-                link.send(self._reap(broker))
+                reply = self._reap(broker)
+            if not _sent(link, reply):
+                return _BROKER_DIED
 
     def _spawn(self, trusted: bool, descriptors: list[int]) -> dict[str, Any]:
         if not trusted and not confine.at_least(self.observed.tier, self.job.require_tier):
@@ -239,6 +249,15 @@ class Supervision:
             result, status=Status.INFRASTRUCTURE_ERROR, message=message, score=None, reward=None,
             score_interval=None, timed=False,
         )  # fmt: skip
+
+
+def _sent(link: Link, message: dict[str, Any]) -> bool:
+    """Send to the broker; False if it has died."""
+    try:
+        link.send(message)
+    except OSError:
+        return False
+    return True
 
 
 def _command(module: str, arguments: list[str]) -> list[str]:
