@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from taskfactory.calibrate.figures import EPSILONS
-from taskfactory.calibrate.subjects import Context, Subject, subjects_of
+from taskfactory.calibrate.subjects import KINDS, Context, Subject, subjects_of
 from taskfactory.checks.inputs import Sample, copied
 from taskfactory.checks.inputs import same as same_values
 from taskfactory.checks.lab import Lab, Malformed, Outputs, Shape, Unsupported
@@ -26,6 +26,8 @@ from taskfactory.grader.compare import FLOAT_DTYPES, TILE, compare_outputs
 
 LARGE = 1 << 22
 """At shapes with more output entries, only the first seed is used, and cases are left to alternates and mutants."""
+MUTANT_S = 5.0
+"""What a mutant may take beyond twenty times the reference's time."""
 CLEAR = 3.0
 """How far beyond a gate a wrong answer should be; a precision that is, is not measured further."""
 
@@ -111,9 +113,10 @@ class Bench:
         skip: set[str],
         emit: Callable[[Reading], None],
         notice: Callable[[str, Position], None],
+        kinds: Container[str] = KINDS,
     ) -> None:
         self.lab, self.skip, self.emit, self.notice = lab, skip, emit, notice
-        self.positions = list(samples)
+        self.positions, self.kinds = list(samples), kinds
         self._previous: dict[Shape, tuple[int, Outputs]] = {}
         self._seconds = 0.0
         self.subjects: list[Subject] = []
@@ -127,7 +130,7 @@ class Bench:
         first = self._sample(self.positions[0])
         if first is None:
             raise Malformed("has no default inputs")
-        self.subjects = list(subjects_of(self.lab, first))
+        self.subjects = [subject for subject in subjects_of(self.lab, first) if subject.kind in self.kinds]
         for position in self.positions[start:]:
             sample = first if position.index == 0 else self._sample(position)
             if sample is None:
@@ -165,7 +168,7 @@ class Bench:
         return None if args is None else self.lab.call("reference_src", "the reference", self.lab.reference, args)
 
     def _read(self, subject: Subject, position: Position, sample: Sample, context: Context) -> Reading | None:
-        limit_s = 5.0 + 20.0 * self._seconds
+        limit_s = MUTANT_S + 20.0 * self._seconds
         try:
             with _deadline(limit_s if subject.kind == "mutant" else 0.0):
                 outputs = subject.run(sample, context)

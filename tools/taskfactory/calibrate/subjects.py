@@ -24,6 +24,7 @@ from taskfactory.checks.lab import SHARED_SOURCES, Lab, Outputs
 from taskfactory.grader.sources import Part, load_namespace
 
 Kind = Literal["float64", "alternate", "ablation", "trivial", "precision", "mutant"]
+KINDS: tuple[Kind, ...] = ("float64", "alternate", "ablation", "trivial", "precision", "mutant")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
     honest     alternates, and the reference in float64, stay below a gate by a factor of 1.5 or more
     wrong      ablations and trivial answers are beyond a gate by a factor of 3 or more
-    mutants    at least 30 are judged by their values, 95 % of them are rejected, every survivor is explained
+    mutants    at least 30 differ; of those judged by their values 95 % are rejected, and every survivor is explained
     precision  fp8 and int8 throughout are rejected, or the spec explains why they may pass
 
 `TaskSpec.survivors` explains: it maps the name of a surviving mutant, of an ablation with a smaller factor (above 1),
@@ -131,9 +131,9 @@ def _precision(
 
 
 def _mutants(mutants: Figures, survivors: Mapping[str, str], problems: list[str]) -> None:
-    if mutants["by_values"] < FEWEST_MUTANTS:
-        count = mutants["by_values"]
-        problems.append(f"only {count} mutants were judged by their values; {FEWEST_MUTANTS} are asked for")
+    unlike = mutants["total"] - mutants["counts"]["equivalent"] - mutants["counts"]["below"]
+    if unlike < FEWEST_MUTANTS:
+        problems.append(f"only {unlike} mutants differ from the reference; {FEWEST_MUTANTS} are asked for")
     if mutants["score_by_values"] < SCORE:
         problems.append(f"the mutation score is {mutants['score_by_values']:.3g}; {SCORE:g} is asked for")
     problems += [
