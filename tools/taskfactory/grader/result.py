@@ -174,9 +174,10 @@ class Result:
 
     def __post_init__(self) -> None:
         self.status = Status(self.status)
-        scored = self.score is not None or self.reward is not None
-        if scored and (self.status is not Status.PASSED or not self.timed):
-            raise ValueError("only a passed, timed grading has a score and a reward")
+        if self.score is not None and (self.status is not Status.PASSED or not self.timed):
+            raise ValueError("only a passed, timed grading has a score")
+        if self.reward is not None and self.status is not Status.PASSED:  # a rehearsal's reward is not timed
+            raise ValueError("only a passed grading has a reward")
 
     def to_json(self) -> dict[str, Any]:
         """The private form: everything."""
