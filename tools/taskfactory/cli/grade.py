@@ -33,10 +33,13 @@ def command(
     0 if the submission passed, 1 if it failed, 3 if the environment is broken.
     """
     from taskfactory.cli.show_result import show_run, watched
+    from taskfactory.errors import UsageError
     from taskfactory.grader.cli import exit_code
     from taskfactory.grader.result import dumps, write_atomically
     from taskfactory.grading import grade_submission, load, task_directory
 
+    if result is not None and not result.parent.is_dir():
+        raise UsageError(f"{result.parent}: no such directory, and it would be a pity to grade for nothing")
     with task_directory(task) as directory:
         facts = load(directory)
         with watched(facts.name) as progress:
