@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("taskfactory.cli.list:command", "List the tasks, with metric, shapes and state."),
     "new": ("taskfactory.cli.new:command", "Write a new spec that validates and explains itself."),
     "validate": ("taskfactory.cli.validate:command", "Check specs and say what is wrong, at file and line."),
+    "calibrate": ("taskfactory.cli.calibrate:command", "Measure whether a task's gates are sound, and certify it."),
     "build": ("taskfactory.cli.build:command", "Build the bundle of each task."),
     "show": ("taskfactory.cli.show:command", "Show the README a solver will get."),
     "grade": ("taskfactory.cli.grade:command", "Grade a submission at the hidden shapes."),
