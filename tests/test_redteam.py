@@ -35,6 +35,7 @@ from taskfactory.redteam.corpus import Attack, load_corpus
 
 CORPUS = load_corpus()
 LARGE = {"correct": [[4, 32], [8, 100]], "graded": [[65536, 4096]]}  # long enough to be timed on a device
+ON_DEVICE = ("asynchrony", "clock", "honest", "outputs", "phases", "protocol", "replay")  # the rest knows no device
 ZEROS = (
     '"""Returns zeros.\n\nSource: own\n"""\nCLASS = "outputs"\nEXPECTED = ("{}",)\n\n\ndef attack(honest, *args):\n'
     "    return [output.zero_() for output in honest(*args)]\n"
@@ -44,7 +45,8 @@ ZEROS = (
 def _parameters(device: str) -> list[Any]:
     chosen = []
     for attack in CORPUS:
-        if attack.applies or (device == "cpu" and "cuda" in attack.needs):
+        needs_device = "cuda" in attack.needs
+        if attack.applies or (needs_device if device == "cpu" else not needs_device and attack.kind not in ON_DEVICE):
             continue
         marks = [pytest.mark.gpu] if device == "cuda" else [] if attack.suite else [pytest.mark.full]
         if attack.open:
@@ -141,8 +143,16 @@ def test_a_spread_of_its_own_walls_does_not_lower_the_bound() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.xfail(strict=True, reason="open weakness: the worker does not notice that its supervisor was killed")
-def test_a_killed_supervisor_leaves_no_worker(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "sign",
+    [
+        pytest.param("Seccomp_filters:\t2", id="once it runs the submission"),
+        pytest.param("", id="as soon as it exists", marks=pytest.mark.xfail(
+            strict=True, reason="open weakness: the supervisor may be dead before the worker asks to die with it")),
+    ],
+)  # fmt: skip
+def test_a_killed_supervisor_leaves_no_worker(tmp_path: Path, sign: str) -> None:
+    """The worker's state is read from /proc; the second seccomp filter goes on just before the import."""
     write_task(tmp_path / "task")
     (tmp_path / "rows.py").write_text("import threading\nthreading.Event().wait()\n")
     program = (
@@ -159,7 +169,7 @@ def test_a_killed_supervisor_leaves_no_worker(tmp_path: Path) -> None:
         workers: set[int] = set()
         while not workers:
             assert grading.poll() is None
-            workers = {pid for pid in descendants(grading.pid) if b"grader.worker" in _command_line(pid)}
+            workers = {pid for pid in descendants(grading.pid) if _is_worker(pid, sign)}
         watched = {pid: os.pidfd_open(pid) for pid in workers}
         grading.kill()
     poller = select.poll()
@@ -180,11 +190,12 @@ def test_what_one_grading_plants_in_its_caches_is_not_there_in_the_next(tmp_path
         assert _run(attack, write_task(tmp_path / "task")).verdict == "held"
 
 
-def _command_line(pid: int) -> bytes:
+def _is_worker(pid: int, sign: str) -> bool:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        named = b"grader.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return named and sign in Path(f"/proc/{pid}/status").read_text("utf-8")
     except OSError:
-        return b""
+        return False
 
 
 def test_a_result_that_commands_the_terminal_is_noticed(tmp_path: Path) -> None:
@@ -269,6 +280,19 @@ def test_the_text_of_a_submission_keeps_both_sources_apart(tmp_path: Path) -> No
     assert "def row_scale(*args)" in text
 
 
+def test_the_honest_implementation_is_the_given_one_the_bundles_or_ours(tmp_path: Path) -> None:
+    task = load(write_task(tmp_path / "bundle" / "tests"))
+    with pytest.raises(UsageError, match="--honest"):
+        submission.honest_source(task, tmp_path / "bundle", None)
+    (tmp_path / "bundle" / "solution").mkdir()
+    (tmp_path / "bundle" / "solution" / "rows.py").write_text("# the bundle's\n")
+    (tmp_path / "given.py").write_text("# given\n")
+    assert submission.honest_source(task, tmp_path / "bundle", None) == "# the bundle's\n"
+    assert submission.honest_source(task, tmp_path / "bundle", tmp_path / "given.py") == "# given\n"
+    ours = dataclasses.replace(task, module="based.py")
+    assert submission.honest_source(ours, None, None) == (paths.solutions_dir() / "based.py").read_text("utf-8")
+
+
 def test_the_corpus_of_an_installed_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "_PACKAGE", tmp_path / "taskfactory")
     assert paths.exploits_dir() == tmp_path / "taskfactory" / "_data" / "exploits"
@@ -312,7 +336,7 @@ def test_the_command_prints_a_table_and_its_status_says_whether_all_held(
     assert ["outputs/defeated", "held", "incorrect"] in lines
     assert ["clock/fast", "broken", "passed", "+50.0%", "(allowed", "2.0%)"] in lines
     assert ["BREACH", "seen"] in lines
-    assert lines[-1] == "1 held, 1 skipped, 0 open, 1 broken".split()
+    assert lines[-1] == ["1", "held,", "1", "skipped,", "0", "open,", "1", "broken"]
     del outcomes[1]
     assert CliRunner().invoke(main, _command(own_corpus)).exit_code == 0
 
