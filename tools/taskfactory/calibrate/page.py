@@ -1,0 +1,168 @@
+"""docs/calibration.md and its pictures, from our certificates: `python -m taskfactory.calibrate.page docs`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from taskfactory.calibrate.certificate import Certificate, certificates_of
+from taskfactory.calibrate.figures import number
+from taskfactory.calibrate.plot import draw_svg
+from taskfactory.calibrate.verdict import honest_use, wrong_use
+from taskfactory.load import SpecFile, load_spec
+from taskfactory.paths import specs_dir, specs_in
+
+_METHOD = """\
+# Calibration
+
+A tolerance decides which kernels are right, so it has to be shown that it lets honest work through and stops
+everything else. `taskfactory calibrate` measures both and writes a certificate,
+`specs/certificates/<task>.<device>.json`. `validate` warns of a certificate that is missing, stale or unsound, and
+`validate --release` refuses it. `calibrate --verify` measures one seed again; every figure has to be met within a
+factor of 1.3, so a certificate that was edited by hand does not last.
+
+This page is generated: `python -m taskfactory.calibrate.page docs`.
+
+## What is measured
+
+Everything is expressed as a *share of a gate*: E over the tolerance, a tile's deviation over what the tile gate
+allows, a region's E over its tolerance; the largest of them counts. 1 is the gate. An output that is compared exactly
+and differs is infinitely far beyond it. The inputs are those a grading verifies: every correct shape with the default
+inputs and every case, with several seeds. Where a GPU is at hand, measure and graded shapes come on top.
+
+| held against the reference | what it is | asked for |
+|---|---|---|
+| reference in float64 | its source with every floating dtype promoted, the result rounded once | at most 1/1.5 |
+| alternates | the spec's independent implementations | at most 1/1.5, in the worst sample |
+| ablations | the spec's references with a feature left out | at least 3, in some sample, with every seed |
+| trivial answers | zeros, mean, noise of the right scale, the answer to other inputs, copies | at least 3 |
+| mutants | the reference with one damage | 95 % rejected, each survivor explained |
+| precision | the reference with something rounded to a format | fp8 and int8 throughout: rejected or explained |
+
+A wrong answer needs one sample that rejects it, because a grading verifies all shapes and cases; each grading draws
+its own seeds, so of several seeds the one that is kindest to the wrong answer counts. An honest answer must pass
+everywhere.
+
+**Mutants** are made from the syntax tree of the reference: constants changed, terms and factors dropped, signs,
+comparisons, minimum and maximum exchanged, axes and slices shifted, operands exchanged, steps omitted, padding
+wrapped around, loops cut short. Others damage what surrounds it: the last or one random index of an axis of an output,
+or one run of 4096 entries, is not written; an argument is ignored, its last index not read, or exchanged with another
+of the same shape. Each runs on the smallest shape first and is dropped when something rejects it. What raises, hangs,
+crashes or returns another shape counts as rejected, but the score is that of the mutants judged by their values. A
+mutant that is bit-equal everywhere is *equivalent*; one that on no sample comes nearer to a gate than an honest
+implementation on that sample is *below resolution*, since no gate could tell the two apart. Neither counts.
+
+**Precision** is not a question of right and wrong but of the task's policy. One mechanism sees every operation of the
+reference and rounds arguments, operands of products, results of sums or everything to bfloat16, float16, 10 bits of
+mantissa, fp8 or int8; 8-bit formats are given a scale, one a tensor for fp8 and one a row for int8. Parts of the result
+(late ones, every twelfth index) are also computed from fp8 arguments. A precision that is rejected by a factor of 3 is
+not measured further.
+
+**The reference in float64** is rounded to the widest dtype that may be returned. Where an exactly compared output
+differs in float64, rounding is part of the definition and the sample says nothing.
+
+**Explanations** stand in the spec, in `survivors`: the name of a mutant, ablation or precision, and why it is accepted.
+They do not raise the score.
+
+**The recommendation** printed by `calibrate` is the tolerance in the gap between honest work and what only the global
+gate stops: four times the honest E, or the gap's geometric mean where that is less; with it, twice what honest tiles
+need, and the smallest epsilon that costs honest tiles nothing. A spec may choose otherwise within the gap.
+
+## What it does not show
+
+A certificate speaks of the spec's own alternates. An honest kernel on other hardware may round differently, which is
+what the factor of 1.5 is for. Correct shapes are small; the exponent with which an honest error grows with work is
+recorded, and a steep one is flagged, but only a GPU measures the graded shapes. Cases are verified and not timed: a
+submission that recognised them could answer them with other code.
+"""
+
+
+def render(files: Sequence[SpecFile]) -> str:
+    """The page."""
+    held = [(file, certificate) for file in files for certificate in certificates_of(file)]
+    return "\n".join([_METHOD, "## Our tasks", "", *_overview(held), *(line for f, c in held for line in _task(f, c))])
+
+
+def write(folder: Path, files: Sequence[SpecFile]) -> None:
+    """Write `calibration.md` and a picture per certificate below a folder of documentation."""
+    (folder / "calibration").mkdir(parents=True, exist_ok=True)
+    (folder / "calibration.md").write_text(render(files), "utf-8")
+    for file in files:
+        for certificate in certificates_of(file):
+            picture = folder / "calibration" / f"{file.spec.name}.{certificate.device}.svg"
+            picture.write_text(draw_svg(certificate.data), "utf-8")
+
+
+def _overview(held: Sequence[tuple[SpecFile, Certificate]]) -> list[str]:
+    lines = [
+        "| task | device | tolerance | honest work | nearest wrong answer | mutants by values | score | survivors |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for file, certificate in held:
+        subjects, mutants = certificate.data["subjects"], certificate.data["mutants"]
+        wrong, name = wrong_use(subjects)
+        lines.append(
+            f"| `{file.spec.name}` | {certificate.device} | {file.spec.tol:g} | {_said(honest_use(subjects))} | "
+            f"{_said(wrong)} (`{name}`) | {mutants['by_values']} | {mutants['score_by_values']:.3f} | "
+            f"{mutants['counts']['survived']} |"
+        )
+    return [*lines, ""]
+
+
+def _task(file: SpecFile, certificate: Certificate) -> list[str]:
+    data, spec = certificate.data, file.spec
+    verdict = certificate.verdict(spec)
+    versions = ", ".join(f"{name} {value}" for name, value in data["versions"].items())
+    lines = [
+        f"### {spec.name} ({certificate.device})",
+        "",
+        f"{data['machine']}; {versions}. Seeds {', '.join(map(str, data['seeds']))}; {len(data['shapes'])} shapes, "
+        f"{len(data['cases'])} cases. The verdict is **{'sound' if verdict.sound else 'not sound'}**.",
+        "",
+        f"![shares of a gate](calibration/{spec.name}.{certificate.device}.svg)",
+        "",
+        "| | largest E | share of a gate | gate | on |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [_row(name, entry) for name, entry in data["subjects"].items() if "use" in entry and _worth_a_row(entry)]
+    mutants = data["mutants"]
+    fates = ", ".join(f"{count} {_FATES[fate]}" for fate, count in mutants["counts"].items() if count)
+    lines += ["", f"{mutants['total']} mutants: {fates}.", ""]
+    below = [f"`{row['change']}` (E = {row['error']:g})" for row in mutants["list"] if row["fate"] == "below"]
+    if below:
+        lines += [f"Below resolution: {', '.join(below)}.", ""]
+    for row in mutants["list"]:
+        if row["fate"] == "survived":
+            reason = spec.survivors.get(row["name"], "not explained")
+            lines += [f"- `{row['name']}` survives: `{row['change']}`, E = {row['error']:g}. {reason}", ""]
+    named = {name: reason for name, reason in spec.survivors.items() if not name.startswith("mutants.")}
+    lines += [line for name, reason in named.items() for line in (f"- `{name}`: {reason}", "")]
+    return lines + [line for text in (*verdict.problems, *verdict.notes) for line in (f"- {text}", "")]
+
+
+_FATES = {
+    "rejected": "rejected by their values", "raised": "raise an exception", "form": "return another shape or dtype",
+    "hung": "hang", "crashed": "crash", "equivalent": "are equivalent", "below": "are below resolution",
+    "survived": "survive",
+}  # fmt: skip
+
+
+def _worth_a_row(entry: Mapping[str, Any]) -> bool:
+    """Precisions that change nothing are left out."""
+    return not (entry["kind"] == "precision" and entry["use"] == 0)
+
+
+def _row(name: str, entry: Mapping[str, Any]) -> str:
+    where = entry["where"].rpartition(", seed")[0]
+    shown = (_said(number(entry["error"])), _said(number(entry["use"])), entry["gate"] or "none", where)
+    return f"| `{name}` | {' | '.join(shown)} |"
+
+
+def _said(value: float) -> str:
+    return "∞" if value == float("inf") else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), [load_spec(path) for path in specs_in(specs_dir())])
