@@ -15,7 +15,7 @@ from taskfactory.grader.task import Task
 from taskfactory.paths import solutions_dir
 from taskfactory.redteam.corpus import Attack
 
-_TEXT = '''\
+_TEXT = """\
 # Made by `taskfactory redteam`: {name} around an honest implementation of {task}.
 import importlib.util
 import json
@@ -55,7 +55,7 @@ def {func}(*args):
     if {raw!r} or type(result) is not list:
         return result
     return tuple(result) if {compare!r} == "tuple" else result[0]
-'''
+"""
 
 
 @dataclass(frozen=True)
