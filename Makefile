@@ -39,6 +39,10 @@ test-full: $(READY)  ## run every test that needs no GPU
 test-gpu: $(READY)  ## run the tests that need a CUDA device, one after the other
 	$(BIN)/pytest -m gpu $(ARGS)
 
+.PHONY: test-ecosystem
+test-ecosystem: $(READY)  ## run the bundles through real Harbor, Inspect and verifiers (Python 3.12, bubblewrap)
+	tests/ecosystem/run $(ARGS)
+
 .PHONY: lint
 lint: $(READY)  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

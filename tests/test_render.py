@@ -52,7 +52,7 @@ def test_bytes_do_not_depend_on_hash_seed(files):
 def test_layout(files):
     names = {name for name in files if "/grader/" not in name}
     assert names == {
-        "instruction.md", "task.toml", "environment/Dockerfile",
+        "README.md", "instruction.md", "task.toml", "environment/Dockerfile",
         "environment/app/README.md", "environment/app/reference.py", "environment/app/make_inputs.py",
         "environment/app/row_scale.py", "environment/app/measure.py", "environment/app/task.json",
         "tests/task.json", "tests/reference.py", "tests/make_inputs.py", "tests/test.sh", "tests/Dockerfile",

@@ -61,7 +61,7 @@ CHEATS = ("replay", "write-inputs", "forge-reward")
 
 
 def altered(oracle: str, func: str) -> dict[str, str]:
-    """"slow" and every cheat, as source texts by name.
+    """ "slow" and every cheat, as source texts by name.
 
     Args:
         oracle: source of a correct submission.

@@ -67,7 +67,7 @@ def parse_dockerfile(text: str) -> Image:
         if instruction == "COPY" and len(rest) == 2 and rest[1].startswith("/"):
             image.copies.append((rest[0], rest[1]))
         elif instruction == "ENV" and all("=" in word for word in rest):
-            image.variables.update(word.split("=", 1) for word in rest)
+            image.variables.update((word.partition("=")[0], word.partition("=")[2]) for word in rest)
         elif instruction == "WORKDIR" and len(rest) == 1:
             image.workdir = rest[0]
         elif instruction == "RUN" and _run(rest, image):
@@ -286,7 +286,7 @@ def copy_file(source: Path, target: Path) -> None:
     Raises:
         FileNotFoundError: the source is missing or not a regular file.
     """
-    if not source.exists(follow_symlinks=False) or not stat.S_ISREG(source.lstat().st_mode):
+    if not os.path.lexists(source) or not stat.S_ISREG(source.lstat().st_mode):
         raise FileNotFoundError(f"{source}: not a regular file")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)

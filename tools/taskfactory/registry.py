@@ -1,4 +1,4 @@
-"""Bundles as a Harbor dataset: `dataset.toml`, which pins their content, and `registry.json`, which says where they are."""
+"""Bundles as a Harbor dataset: `dataset.toml` pins their content, `registry.json` says where they are."""
 
 from __future__ import annotations
 

@@ -93,6 +93,7 @@ def render(file: SpecFile, *, image: str, solution: str | None = None) -> dict[s
     files["environment/Dockerfile"] = _template("harbor/Dockerfile", view)
     files["instruction.md"] = _template("harbor/instruction.md", view)
     files["task.toml"] = _template("harbor/task.toml", view)
+    files["README.md"] = _template("harbor/README.md", view)
     if summaries := [certificate.summary() for certificate in certificates_of(file)]:
         files["certificate.json"] = json.dumps(summaries, indent=1, ensure_ascii=False) + "\n"
     if solution is not None:

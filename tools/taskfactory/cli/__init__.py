@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "redteam": ("taskfactory.cli.redteam:command", "Attack the grader on a task, with a corpus of known exploits."),
     "run": ("taskfactory.cli.run:command", "Grade many submissions, unattended, into a store."),
     "regrade": ("taskfactory.cli.regrade:command", "Grade stored submissions again; both results are kept."),
-    "check-bundle": ("taskfactory.cli.check_bundle:command", "Try bundles out with Harbor: lint, parse, oracle, no-op."),
+    "check-bundle": ("taskfactory.cli.check_bundle:command", "Try bundles out with Harbor: lint, oracle, no-op."),
     "registry": ("taskfactory.cli.registry:command", "Write the Harbor dataset of a folder of bundles."),
     "doctor": ("taskfactory.cli.doctor:command", "Report device, driver, versions, compilers and ceilings."),
 }

@@ -20,7 +20,7 @@ from taskfactory.check_bundle import ENVIRONMENT, Gate, Setup, check_bundle, har
 @click.option("--harbor", help="The harbor command [default: beside this Python, or on the path].")
 @click.option("--jobs", type=click.Path(file_okay=False, path_type=Path), help="Keep Harbor's records here.")
 @click.option("--rehearse/--timed", default=None,
-              help="Grade one small shape on the CPU, or in full on the GPU [default: by whether there is one].")  # fmt: skip
+              help="One small shape on the CPU, or all on the GPU [default: by whether there is one].")  # fmt: skip
 def command(
     bundles: tuple[Path, ...], attacks: bool, environment: str, python: str, harbor: str | None, jobs: Path | None,
     rehearse: bool | None,
