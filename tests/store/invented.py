@@ -120,4 +120,14 @@ def sqlite_store(path: Path) -> Store:
     return open_store(str(path), create=True)
 
 
-__all__ = ["CEILINGS", "PAIR_SUM", "ROW_SCALE", "SOURCE", "fill", "invented_result", "new_result", "sqlite_store"]
+__all__ = [
+    "CEILINGS",
+    "PAIR_SUM",
+    "ROW_SCALE",
+    "SOURCE",
+    "Status",
+    "fill",
+    "invented_result",
+    "new_result",
+    "sqlite_store",
+]

@@ -34,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "regrade": ("taskfactory.cli.regrade:command", "Grade stored submissions again; both results are kept."),
     "check-bundle": ("taskfactory.cli.check_bundle:command", "Try bundles out with Harbor: lint, oracle, no-op."),
     "registry": ("taskfactory.cli.registry:command", "Write the Harbor dataset of a folder of bundles."),
+    "report": ("taskfactory.cli.report:command", "Write leaderboards and result pages as a static site."),
+    "serve": ("taskfactory.cli.serve:command", "Serve the report, following a run as it goes on."),
     "doctor": ("taskfactory.cli.doctor:command", "Report device, driver, versions, compilers and ceilings."),
 }
 

@@ -163,12 +163,12 @@ class _Driver:
         else:
             delivery = event.delivery
         status = self._keep(delivery)
-        self.watcher.finished(event.order, status, delivery.slot)
-        self._judge_slot(delivery.slot, status)
+        self.watcher.finished(event.order, status, event.slot)
+        self._judge_slot(event.slot, status)
         if status == Status.INFRASTRUCTURE_ERROR and entry.attempt < entry.last_attempt:
             entry.attempt += 1
             entry.losses = 0
-            entry.avoid.add(delivery.slot)
+            entry.avoid.add(event.slot)
             self.waiting.append(entry)
 
     def _judge_slot(self, slot: str, status: str) -> None:

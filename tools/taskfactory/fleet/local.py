@@ -168,7 +168,7 @@ class LocalExecutor:
         if slot.process is not None:
             slot.release()
         delivery = self.spool.read(order.key)
-        return Lost(order, slot.name, otherwise) if delivery is None else Delivered(order, delivery)
+        return Lost(order, slot.name, otherwise) if delivery is None else Delivered(order, slot.name, delivery)
 
     def _bury(self, slot: Slot) -> str:
         """Reap a dead worker and kill what it left behind, before its GPU is given to anyone."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import tempfile
 import time
@@ -23,6 +24,7 @@ from taskfactory.fleet.orders import Delivered, Delivery, Event, Lost, Order, St
 from taskfactory.fleet.spool import Spool
 
 STEP_POLL_S = 0.5
+REACH_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,6 @@ class Grader:
         self.executor: LocalExecutor | None = None
         self.spool: Spool | None = None
 
-    def machine(self) -> str:
-        """The host's name."""
-        return socket.gethostname()
-
     def run(self, order: Order, files: dict[str, str], content: bytes) -> str | None:
         """Grade one order; its delivery as JSON, or None if the worker died."""
         if self.spool is None or self.executor is None:
@@ -69,10 +67,23 @@ class Grader:
                     return None
 
 
+def _reach(address: str) -> None:
+    """Raise InfrastructureError if nothing answers at HOST:PORT; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # "auto", "local"
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except OSError as error:
+        raise InfrastructureError(f"Ray at {address}: {error.strerror or error}") from None
+
+
 @dataclass
 class _Slot:
     name: str
     actor: Any
+    machine: str = ""
+    """Host of its last delivery."""
     order: Order | None = None
     retired: bool = False
 
@@ -85,15 +96,18 @@ class RayExecutor:
     """
 
     def __init__(
-        self, spool: Spool, address: str, *, cuda: bool, workers: int | None = None, grade: str = GRADE
-    ) -> None:
+        self, spool: Spool, address: str, *, cuda: bool, workers: int | None = None, grade: str = GRADE,
+        forward: Sequence[str] = ("PYTHONPATH", "TASKFACTORY_LOCKS"),
+    ) -> None:  # fmt: skip
         try:
             import ray
         except ImportError:
             raise InfrastructureError("Ray is not installed: pip install 'taskfactory[ray]'") from None
         self.ray, self.spool, self.cuda, self.grade = ray, spool, cuda, grade
         # Packages travel by installation, not by upload: a grader must be the same everywhere, and is hashed.
-        environment = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        _reach(address)
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        environment = {name: os.environ[name] for name in forward if name in os.environ}
         try:
             ray.init(
                 address=address, namespace="taskfactory", log_to_driver=False, configure_logging=False,
@@ -101,6 +115,9 @@ class RayExecutor:
             )  # fmt: skip
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise InfrastructureError(f"Ray at {address}: {error}") from None
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)  # Ray puts its own in their place
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         count = int(resources.get("GPU" if cuda else "CPU", 0))
         if workers is not None:
@@ -133,8 +150,9 @@ class RayExecutor:
         return self.objects[digest]
 
     def submit(self, order: Order, avoid: frozenset[str]) -> None:
+        machines = {slot.machine for slot in self.pool if slot.name in avoid}
         idle = [slot for slot in self.pool if slot.order is None and not slot.retired]
-        slot = next((slot for slot in idle if slot.name not in avoid), idle[0])
+        slot = min(idle, key=lambda slot: (slot.machine in machines, slot.name in avoid))
         slot.order = order
         files = self._object(order.task_sha256, self.spool.contents.task_files(order.task_sha256))
         content = self._object(order.source_sha256, self.spool.contents.source(order.source_sha256))
@@ -164,7 +182,8 @@ class RayExecutor:
         self.spool.path(order.key).write_text(text, encoding="utf-8")
         delivery = self.spool.read(order.key)
         assert delivery is not None
-        return Delivered(order, delivery)
+        slot.machine = delivery.host
+        return Delivered(order, slot.name, delivery)
 
     def leftovers(self) -> Iterator[Delivery]:
         return self.spool.waiting()

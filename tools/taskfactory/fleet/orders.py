@@ -83,6 +83,7 @@ class Delivered:
     """A grading ended with a record, whatever it says."""
 
     order: Order
+    slot: str
     delivery: Delivery
 
 

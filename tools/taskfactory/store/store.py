@@ -161,26 +161,32 @@ class Store:
             last = connection.execute(query).scalar()
         return Tally(run, len(jobs), done, broken, last)
 
-    def results(self, run_ids: Sequence[str] = ()) -> Iterator[StoredResult]:
-        """Results in the order in which they were stored, of some runs or of all; read in batches."""
-        query = (
+    def results(self, run_ids: Sequence[str] = (), after: int = 0) -> Iterator[StoredResult]:
+        """Results in the order in which they were stored, of some runs or of all, from behind id `after`."""
+        query = self._results().order_by(RESULT.c.id).limit(_BATCH)
+        if run_ids:
+            query = query.where(JOB.c.run_id.in_(run_ids))
+        while rows := self._rows(query.where(RESULT.c.id > after)):
+            yield from map(_stored, rows)
+            after = int(rows[-1]["id"])
+
+    def result(self, number: int) -> StoredResult:
+        """One result. Raises KeyError if it is not there."""
+        rows = self._rows(self._results().where(RESULT.c.id == number))
+        if not rows:
+            raise KeyError(number)
+        return _stored(rows[0])
+
+    def _results(self) -> sa.Select[Any]:
+        return (
             sa.select(
-                RESULT, JOB.c.run_id, JOB.c.task_sha256, JOB.c.source_sha256, JOB.c.submitter, JOB.c.sample,
+                *(column for column in RESULT.c if column.name != "record_sha256"),
+                JOB.c.run_id, JOB.c.task_sha256, JOB.c.source_sha256, JOB.c.submitter, JOB.c.sample,
                 TASK.c.name.label("task"), TASK.c.spec_digest, TASK.c.metric,
             )
             .join(JOB, JOB.c.id == RESULT.c.job_id)
             .join(TASK, TASK.c.content_sha256 == JOB.c.task_sha256)
-            .order_by(RESULT.c.id)
-            .limit(_BATCH)
         )  # fmt: skip
-        if run_ids:
-            query = query.where(JOB.c.run_id.in_(run_ids))
-        after = 0
-        while rows := self._rows(query.where(RESULT.c.id > after)):
-            for row in rows:
-                del row["record_sha256"]
-                yield StoredResult(**{**row, "conditions": json.loads(row["conditions"])})
-            after = int(rows[-1]["id"])
 
     def version(self) -> tuple[int, int]:
         """(newest result, number of jobs): changes whenever a page about the store would."""
@@ -216,6 +222,10 @@ class Store:
     def _rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
         with self.engine.connect() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _stored(row: dict[str, Any]) -> StoredResult:
+    return StoredResult(**{**row, "conditions": json.loads(row["conditions"])})
 
 
 def open_store(url_or_path: str = DEFAULT_URL, *, create: bool = False) -> Store:
