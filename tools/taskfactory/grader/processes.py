@@ -17,9 +17,15 @@ _PR_SET_PDEATHSIG = 1
 KEPT_OUTPUT_BYTES = 64 * 1024
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Have the kernel kill this process when its parent dies.
+
+    Args:
+        parent: process id of the parent; if it is another one by now, the parent is dead and this process ends at once.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -199,6 +199,7 @@ class Supervision:
         scratch = Path(tempfile.mkdtemp(prefix="worker-", dir=self.scratch))
         confine.prepare_scratch(str(scratch))
         granted = {
+            "supervisor": os.getpid(),
             "confine": self.observed.tier != "unconfined",
             "scratch": str(scratch),
             "readable": [*_readable(), str(Path(self.job.submission).parent)],

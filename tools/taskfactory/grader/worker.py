@@ -230,8 +230,9 @@ def main(argv: list[str]) -> None:
     *descriptors, granted = argv
     *channel, arena_fd, output_fd = (int(fd) for fd in descriptors)
     sys.dont_write_bytecode = True
-    die_with_parent()  # should the supervisor be killed, nobody else would end this process
-    worker = Worker(WorkerEnd(channel), arena_fd, output_fd, json.loads(granted))
+    grants = json.loads(granted)
+    die_with_parent(grants["supervisor"])  # should the supervisor be killed, nobody else would end this process
+    worker = Worker(WorkerEnd(channel), arena_fd, output_fd, grants)
     with contextlib.suppress(KeyboardInterrupt):
         worker.serve()
     os._exit(0)  # no submission's atexit handlers, no waiting for its threads
