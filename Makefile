@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	@$(BIN)/python -m pip freeze | grep -i '^triton==' > .venv/triton.txt || echo 'triton==3.6.0' > .venv/triton.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c .venv/triton.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c .venv/triton.txt -e '.[dev,fleet,postgres]'
 	@touch $@
 
 .PHONY: setup

@@ -18,6 +18,8 @@ ALLOWED = (
     r"no Python here that every user may execute",
     r"only root can become another user",
     r"only CAP_SYS_RESOURCE can fix the score",
+    # One test of two databases that is about a server.
+    r"SQLite has no connection to break",
 )
 """Patterns of whole reasons, each for something that a machine may lack."""
 
@@ -25,7 +27,9 @@ ALLOWED = (
 def main(path: str) -> int:
     """0 if tests ran and every skip is expected."""
     cases = ElementTree.parse(path).getroot().findall(".//testcase")
-    skipped = [(case, skip.get("message", "")) for case in cases for skip in case.findall("skipped")]
+    # An expected failure is reported as a skip of another type; it did run.
+    marked = [(case, skip) for case in cases for skip in case.findall("skipped") if skip.get("type") != "pytest.xfail"]
+    skipped = [(case, skip.get("message", "")) for case, skip in marked]
     unexpected = [(c, m) for c, m in skipped if not any(re.fullmatch(a, m, re.DOTALL) for a in ALLOWED)]
     for case, message in unexpected:
         print(f"skipped without leave: {case.get('classname')}::{case.get('name')}: {message}", file=sys.stderr)
