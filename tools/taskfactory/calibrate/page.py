@@ -49,9 +49,9 @@ everywhere.
 comparisons, minimum and maximum exchanged, axes and slices shifted, operands exchanged, steps omitted, padding
 wrapped around, loops cut short. Others damage what surrounds it: the last or one random index of an axis of an output,
 or one run of 4096 entries, is not written; an argument is ignored, its last index not read, or exchanged with another
-of the same shape. Each runs on the smallest shape first and is dropped when something rejects it. What raises, hangs,
-crashes or returns another shape counts as rejected, but the score is that of the mutants judged by their values. A
-mutant that is bit-equal everywhere is *equivalent*; one that on no sample comes nearer to a gate than an honest
+of the same shape. Each runs on the smallest shape first and is dropped at the first sample of any seed that rejects it.
+What raises, hangs, crashes or returns another shape counts as rejected, but the score is that of the mutants judged by
+their values. A mutant that is bit-equal everywhere is *equivalent*; one that on no sample comes nearer to a gate than an honest
 implementation on that sample is *below resolution*, since no gate could tell the two apart. Neither counts.
 
 **Precision** is not a question of right and wrong but of the task's policy. One mechanism sees every operation of the
@@ -130,6 +130,9 @@ def _task(file: SpecFile, certificate: Certificate) -> list[str]:
     mutants = data["mutants"]
     fates = ", ".join(f"{count} {_FATES[fate]}" for fate, count in mutants["counts"].items() if count)
     lines += ["", f"{mutants['total']} mutants: {fates}.", ""]
+    idle = [f"`{name}`" for name, entry in data["subjects"].items() if _idle(entry)]
+    if idle:
+        lines += [f"Rejected by cases, but not by the default inputs of every shape: {', '.join(idle)}.", ""]
     below = [f"`{row['change']}` (E = {row['error']:g})" for row in mutants["list"] if row["fate"] == "below"]
     if below:
         lines += [f"Below resolution: {', '.join(below)}.", ""]
@@ -147,6 +150,12 @@ _FATES = {
     "hung": "hang", "crashed": "crash", "equivalent": "are equivalent", "below": "are below resolution",
     "survived": "survive",
 }  # fmt: skip
+
+
+def _idle(entry: Mapping[str, Any]) -> bool:
+    """Whether the inputs that are timed would not show that an answer is wrong."""
+    wrong = entry["kind"] in ("ablation", "precision") and "use" in entry and number(entry["use"]) > 1.0
+    return wrong and number(entry["default_use"]) <= 1.0
 
 
 def _worth_a_row(entry: Mapping[str, Any]) -> bool:

@@ -92,6 +92,8 @@ def measure(
     listener = _Listener(file, Readings(device, tuple(seeds)), set(skip), progress or (lambda _: None))
     for _ in range(_RESTARTS):
         ending = run_child(job | listener.resume(), limits, listener.hear, entry="taskfactory.calibrate.child")
+        if listener.failure is not None:
+            raise listener.failure
         if listener.done:
             return listener.result
         listener.conclude(ending)
@@ -104,6 +106,7 @@ class _Listener:
     def __init__(self, file: SpecFile, result: Readings, skip: set[str], progress: Progress) -> None:
         self.file, self.result, self.skip, self.progress = file, result, skip, progress
         self.done = False
+        self.failure: SpecError | None = None
         self._doing: tuple[str, int] = ("", 0)
         self._read: set[tuple[str, int]] = set()
 
@@ -127,7 +130,9 @@ class _Listener:
         elif "failed" in message:
             text, name, line = message["failed"]
             line = line or self.file.lines.get(name, 0)
-            raise SpecError([Finding("TF601", "error", f"{text} (when it is calibrated)", self.file.path, line, name)])
+            said = f"{text} (when it is calibrated)"
+            self.failure = SpecError([Finding("TF601", "error", said, self.file.path, line, name)])
+            return True
         else:
             self.done = True
             return True
