@@ -114,7 +114,6 @@ def test_without_confinement_the_same_attack_succeeds(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.full
-@pytest.mark.xfail(strict=True, reason="open weakness: a worker may read all of site-packages, and ours holds both")
 def test_an_installed_package_shows_a_worker_neither_specs_nor_solutions(tmp_path: Path) -> None:
     """A wheel carries them inside the site-packages that a worker must read."""
     root, package = Path(__file__).parents[1], tmp_path / "site-packages" / "taskfactory"
@@ -132,7 +131,6 @@ def test_an_installed_package_shows_a_worker_neither_specs_nor_solutions(tmp_pat
     assert json.loads(done.stdout)["outcomes"][0]["verdict"] == "held"
 
 
-@pytest.mark.xfail(strict=True, reason="open weakness: delta contains the spread of the submission's own walls")
 def test_a_spread_of_its_own_walls_does_not_lower_the_bound() -> None:
     """What the attack `spread_of_walls` does, in figures: 1 ms of work, 0.5 ms of overhead, most calls 0.4 ms late."""
     trusted = Overhead((0.5,) * 16, (1.5,) * 8, (1.0,) * 8)
@@ -147,8 +145,7 @@ def test_a_spread_of_its_own_walls_does_not_lower_the_bound() -> None:
     "sign",
     [
         pytest.param("Seccomp_filters:\t2", id="once it runs the submission"),
-        pytest.param("", id="as soon as it exists", marks=pytest.mark.xfail(
-            strict=True, reason="open weakness: the supervisor may be dead before the worker asks to die with it")),
+        pytest.param("", id="as soon as it exists"),
     ],
 )  # fmt: skip
 def test_a_killed_supervisor_leaves_no_worker(tmp_path: Path, sign: str) -> None:

@@ -144,7 +144,6 @@ def test_a_lie_gains_no_more_than_two_deltas_on_a_noisy_machine() -> None:
     assert missed <= 15
 
 
-@pytest.mark.xfail(reason="delta contains the noise of the submission's own calls, which it can make", strict=True)
 @pytest.mark.parametrize("honest_calls", [8, 10, 12])
 def test_a_worker_gains_nothing_by_making_noise(honest_calls: int) -> None:
     """A tenth of the calls as fast as it can, the rest delayed, and events that say zero."""

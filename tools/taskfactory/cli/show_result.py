@@ -10,7 +10,7 @@ import click
 
 from taskfactory.grader.result import Result, Status
 from taskfactory.grader.supervisor import Progress
-from taskfactory.grader.table import describe_failure, result_table, summary
+from taskfactory.grader.table import describe_failure, printable, result_table, summary
 from taskfactory.grader.task import Task
 
 
@@ -37,7 +37,7 @@ def watched(name: str) -> Iterator[Progress | None]:
 def show_run(result: Result, task: Task, printed: str, private: bool) -> None:
     """Table and verdict on stdout; the reason of a failure, warnings and what the submission printed on stderr."""
     if printed.strip() and private:
-        click.echo(f"--- the submission printed ---\n{printed.rstrip()}\n---", err=True)
+        click.echo(f"--- the submission printed ---\n{printable(printed.rstrip())}\n---", err=True)
     click.echo(result_table(result, task))
     for warning in result.warnings:
         click.echo(f"warning: {warning}", err=True)

@@ -19,7 +19,7 @@ from .confine import TIERS
 from .rehearsal import rehearse
 from .result import Result, Status, dumps, write_atomically
 from .supervisor import Progress, grade, resolve_device
-from .table import describe_failure, result_table, summary
+from .table import describe_failure, printable, result_table, summary
 from .task import Task, TaskError, load_task, read_submission
 
 EXIT_PASSED, EXIT_FAILED, EXIT_USAGE, EXIT_ENVIRONMENT = range(4)
@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(dumps(result.public_json() if public else result.to_json()), end="")
         return exit_code(result)
     if printed.strip() and not public:
-        print(f"--- the submission printed ---\n{printed.rstrip()}\n---", file=sys.stderr)
+        print(f"--- the submission printed ---\n{printable(printed.rstrip())}\n---", file=sys.stderr)
     print(result_table(result, task))
     if result.status is not Status.PASSED:
         print(describe_failure(result, private=not public), file=sys.stderr)

@@ -4,13 +4,15 @@
     c      = the null worker's wall at the same shape, the smaller of two launches (before and after)
     b      = what a trusted copy of about the floor's duration reads on the wall beyond c and its own events,
              never negative, the smaller of two launches
-    delta  = half-width of the 95 % interval of T + how much c and b differed between the launches
+    delta  = half-width of the 95 % interval of c + how much c and b differed between the launches
     score  = max(median claim, T - delta)
 
 Walls enter by their lower decile: what disturbs them (a late wake-up, a slow phase of the machine) only ever adds, so
 the low end is the steady one, and it is the same quantile of the submission's calls and of the null worker's. Every
-call is verified on fresh inputs, so a worker cannot be quick in a tenth of its calls alone. Nothing in c or b comes
-from the submission's process. A claim that is too small is overruled by the wall; one that is too large only hurts.
+call is verified on fresh inputs, so a worker cannot be quick in a tenth of its calls alone. Nothing in c, b or delta
+comes from the submission's process: the spread of its own walls, which it can make as wide as it likes, widens the
+interval that is shown and never the allowance. A claim that is too small is overruled by the wall; one that is too
+large only hurts.
 """
 
 from __future__ import annotations
@@ -110,13 +112,14 @@ def shape_time(wall_ms: Sequence[float], claim_ms: Sequence[float], before: Over
     """Combine a shape's calls with the trusted launches around them. All times in milliseconds."""
     c = min(before.c_ms, after.c_ms)
     bias = max(0.0, min(before.bias_ms, after.bias_ms))
-    noise = math.hypot(half_width(wall_ms), max(half_width(before.null_ms), half_width(after.null_ms)))
+    noise = max(half_width(before.null_ms), half_width(after.null_ms))
     drift = abs(before.c_ms - after.c_ms)
     delta = noise + drift + abs(before.bias_ms - after.bias_ms)
     claim = statistics.median(claim_ms)
     bound = low(wall_ms) - c - bias - delta
     score = max(claim, bound)
-    interval = quantile_interval(claim_ms, 0.5) if claim >= bound else (bound, bound + 2 * delta)
+    spread = half_width(wall_ms)
+    interval = quantile_interval(claim_ms, 0.5) if claim >= bound else (bound - spread, bound + 2 * delta + spread)
     return ShapeTime(
         c, after.c_ms, bias, delta, claim, bound, score, interval,
         disagree=drift > max(0.02, 3 * noise),

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .compare import dtype_name
-from .protocol import OutputDescriptor, ProtocolViolation
+from .protocol import OutputDescriptor, ProtocolViolation, seal_size
 
 GRANULE = 2 << 20
 """Shared CUDA allocations are multiples of this many bytes."""
@@ -138,8 +138,9 @@ class SharedArena:
             self.handle = export_handle(self._address)
             self.tensor = bytes_at(self._address, self.nbytes)
         else:
-            self.fd = os.memfd_create("arena", os.MFD_CLOEXEC)
+            self.fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(self.fd, self.nbytes)
+            seal_size(self.fd)  # a worker that shrank it would break the broker, which has it mapped
             self.tensor = map_file(self.fd, self.nbytes)
 
     def free(self) -> None:

@@ -39,6 +39,11 @@ MAX_TEXT = 32 * 1024
 DONE_BYTES = _DONE_TEXT_AT + MAX_TEXT
 
 
+def seal_size(fd: int) -> None:
+    """Fix the size of a memfd for good, for every process."""
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+
+
 class Request(enum.IntEnum):
     """What the broker asks. `PREPARE` announces a call's arguments before they are revealed; `GO` starts the clock."""
 
@@ -161,7 +166,7 @@ class BrokerEnd:
         self._go = mmap.mmap(self._go_fd, GO_BYTES)
         self._done = mmap.mmap(self._done_fd, DONE_BYTES)
         fcntl.fcntl(self._go_fd, fcntl.F_ADD_SEALS, _SEALS | _SEAL_FUTURE_WRITE)
-        fcntl.fcntl(self._done_fd, fcntl.F_ADD_SEALS, _SEALS)
+        seal_size(self._done_fd)
         self._go_bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._done_bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._go_sequence, self._done_sequence = _sequence_of(self._go), _sequence_of(self._done)

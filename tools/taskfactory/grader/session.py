@@ -119,6 +119,7 @@ class Session:
         self.link = link
         self.trusted = trusted
         self.settle_ms = job.settle_ms
+        self._believed = True  # until the submission's code runs in the worker
         self.end = BrokerEnd()
         self._mapped: dict[bytes, torch.Tensor] = {}
         self._last: list[torch.Tensor] = []
@@ -151,6 +152,7 @@ class Session:
         Raises:
             SessionFailed: it does not import.
         """
+        self._believed = False
         self._ask(Request.IMPORT, self.job.first_call_s)
 
     def _ask(self, request: Request, timeout_s: float, payload: Any = None) -> Done:
@@ -168,7 +170,10 @@ class Session:
             raise SessionFailed(Status.PROTOCOL_VIOLATION, str(error)) from None
         if done.reply is not Reply.OK:
             last_line = done.text.strip().rsplit("\n", 1)[-1]
-            raise SessionFailed(_STATUS[done.reply], last_line, done.text)
+            status = _STATUS[done.reply]
+            if status is Status.INFRASTRUCTURE_ERROR and not self._believed:
+                status = Status.PROTOCOL_VIOLATION
+            raise SessionFailed(status, last_line, done.text)
         return done
 
     def exchange(

@@ -6,17 +6,17 @@ What the worker prints and how it exits mean nothing; what the broker cannot fin
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import select
-import shutil
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,22 +73,32 @@ def grade(
             names = ", ".join(task.shape_names)
             raise TaskError(f"{shape} is no shape of {task.name}, which has {len(task.shape_names)} numbers: {names}")
     data = read_submission(submission)
-    with tempfile.TemporaryDirectory(prefix="taskfactory-") as scratch:
-        copy = Path(scratch, "submission", task.module)
+    with _scratch() as scratch:
+        copy = scratch / "submission" / task.module
         copy.parent.mkdir()
         copy.write_bytes(data)
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         job = Job(str(task_dir.resolve()), str(copy), digest, mode, resolve_device(device), **options)
         confine.harden_trusted(subreaper=True, no_new_privileges=False)
-        result, printed = Supervision(job, Path(scratch), progress).run()
+        result, printed = Supervision(job, scratch, progress).run()
         if result.clock.get("disagree"):
-            result, printed = Supervision(job, Path(scratch), progress).run()
+            result, printed = Supervision(job, scratch, progress).run()
             result.clock["repeated"] = True
             if result.clock.get("disagree"):
                 result.warnings.append("the overhead before and after the submission differs twice; delta contains it")
         if result.clock.get("broker_cuda_error"):
             result = _blame(result, study_clock(task_dir, device, launches=1))
     return result, printed
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A temporary folder that goes away whatever a submission has put there."""
+    folder = tempfile.mkdtemp(prefix="taskfactory-")
+    try:
+        yield Path(folder)
+    finally:
+        confine.remove_scratch(folder)
 
 
 def _blame(result: Result, control: Result) -> Result:
@@ -105,10 +115,10 @@ def study_clock(task_dir: Path, device: str = "auto", progress: Progress | None 
         TaskError: the task directory cannot be used.
     """
     load_task(task_dir)
-    with tempfile.TemporaryDirectory(prefix="taskfactory-") as scratch:
+    with _scratch() as scratch:
         job = Job(str(task_dir.resolve()), "", "", "clock", resolve_device(device), kinds=("measure",), calls=launches)
         confine.harden_trusted(subreaper=True, no_new_privileges=False)
-        return Supervision(job, Path(scratch), progress).run()[0]
+        return Supervision(job, scratch, progress).run()[0]
 
 
 def resolve_device(device: str) -> str:
@@ -159,7 +169,7 @@ class Supervision:
         result.confinement["control_group"] = self.group if isinstance(self.group, str) else "pids"
         if not gone:
             result = self._infrastructure("processes of the submission could not be killed", result)
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        confine.remove_scratch(str(self.scratch))
         return result, self.printed
 
     def _serve(self, link: Link, broker: Child) -> str:
@@ -203,6 +213,7 @@ class Supervision:
             "confine": self.observed.tier != "unconfined",
             "scratch": str(scratch),
             "readable": [*_readable(), str(Path(self.job.submission).parent)],
+            "hidden": [*_hidden(), *(str(path) for path in Path(self.job.task_dir).iterdir() if path.name != "grader")],
             "devices": _devices(self.job.device),
         }
         arenas = descriptors[4:] or [-1, -1]
@@ -290,6 +301,12 @@ def _readable() -> tuple[str, ...]:
     return (*confine.interpreter_readable(), str(Path(__file__).resolve().parent))
 
 
+def _hidden() -> tuple[str, ...]:
+    """Specs and solutions that an installed package carries where a worker has to read modules."""
+    data = Path(__file__).resolve().parent.parent / "_data"
+    return (str(data),) if data.is_dir() else ()
+
+
 def _devices(device: str) -> tuple[str, ...]:
     """Device nodes of the leased GPU; of all GPUs if CUDA_VISIBLE_DEVICES does not name one by UUID."""
     if device != "cuda":
@@ -302,7 +319,7 @@ def _devices(device: str) -> tuple[str, ...]:
 @functools.cache
 def observe(device: str) -> confine.Observed:
     """Run the attack matrix from a probe that is confined like a worker; once per process and device."""
-    return confine.probe_worker(_readable(), _devices(device))
+    return confine.probe_worker(_readable(), _devices(device), hidden=_hidden())
 
 
 __all__ = ["Progress", "TaskError", "cuda_is_there", "grade", "observe", "study_clock"]

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 from .result import Result, ShapeResult, Status
 from .task import Task
+
+_OBEYED = frozenset(("Cc", "Cf", "Co", "Cs", "Zl", "Zp"))
+"""Unicode categories that steer a terminal or reorder what it shows."""
+
+
+def printable(text: str) -> str:
+    """Text of a submission's making without control characters, which a terminal would obey; lines and tabs stay."""
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c) not in _OBEYED else c.encode("unicode_escape").decode()
+        for c in text
+    )
 
 
 def _number(value: float | None, pattern: str) -> str:
@@ -54,7 +67,7 @@ def describe_failure(result: Result, private: bool) -> str:
         ]
         if failure["traceback"]:
             lines.append(failure["traceback"].rstrip())
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def summary(result: Result) -> str:

@@ -64,7 +64,7 @@ class Worker:
     def _reply_to(self, error: BaseException, request: Request) -> Reply:
         if isinstance(error, _Refused):
             return error.reply
-        if request in (Request.INIT, Request.PREPARE):
+        if request is Request.INIT:
             return Reply.SETUP_ERROR
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             return Reply.OUT_OF_MEMORY
@@ -102,7 +102,7 @@ class Worker:
         if not self.granted["confine"]:
             return {}
         report = confine.enter(
-            self.granted["scratch"], self.granted["readable"], self.granted["devices"],
+            self.granted["scratch"], self.granted["readable"], self.granted["devices"], hidden=self.granted["hidden"],
             keep=[*self.end.descriptors, *(fd for fd in (self.arena_fd, self.output_fd) if fd >= 0)],
             log_refusals=self.granted.get("log_refusals", False),
         )  # fmt: skip

@@ -23,6 +23,7 @@ def enter(
     *,
     keep: Sequence[int] = (),
     bounds: limits.Limits | None = None,
+    hidden: Sequence[str] = (),
     wide_proc: bool = False,
     log_refusals: bool = False,
 ) -> Report:
@@ -31,7 +32,8 @@ def enter(
     Call it once, in the worker, while it has one thread and before it imports torch. `scratch` becomes the only place
     it may write, and its working directory; `readable` adds to the system's directories (:func:`interpreter_readable`
     and the modules still to be imported belong there); `devices` are the nodes of the leased GPU. Inherited descriptors
-    are closed but for 0, 1, 2 and `keep`. `wide_proc` lets it read all of /proc (:func:`policy.grants`).
+    are closed but for 0, 1, 2 and `keep`. What is below a `hidden` path cannot be read although something above it can.
+    `wide_proc` lets it read all of /proc (:func:`policy.grants`).
 
     A layer that the machine lacks is left out and noted, so that the caller can refuse or go on. With `log_refusals`
     every refused call is printed on stderr by a helper outside and the report says ``debug``.
@@ -44,7 +46,7 @@ def enter(
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise ConfinementError(f"confinement has to come before the first thread; there are {threads}")
-    granted = policy.grants(scratch, readable, devices, wide_proc=wide_proc)
+    granted = policy.grants(scratch, readable, devices, hidden=hidden, wide_proc=wide_proc)
     notes: list[str] = []
 
     closed = _close_all_but((0, 1, 2, *keep))

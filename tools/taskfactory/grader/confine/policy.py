@@ -6,9 +6,9 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from .landlock import DEVICE, PRIVATE, READ, READ_EXECUTE, READ_FILE, WRITE, Grant
+from .landlock import DEVICE, PRIVATE, READ, READ_DIR, READ_EXECUTE, READ_FILE, WRITE, Grant
 
 _PROGRAM_DIRECTORIES = (
     "/usr/local/cuda/bin", "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin",
@@ -148,7 +148,14 @@ def nvidia_minor(identity: str) -> int | None:
     return None
 
 
-def grants(scratch: str, readable: Sequence[str], devices: Sequence[str], *, wide_proc: bool = False) -> list[Grant]:
+def grants(
+    scratch: str,
+    readable: Sequence[str],
+    devices: Sequence[str],
+    *,
+    hidden: Sequence[str] = (),
+    wide_proc: bool = False,
+) -> list[Grant]:
     """The whole of what a worker may reach, most general first.
 
     `readable` may be read and executed; `scratch` is its own; `devices` may be opened, written and controlled (a
@@ -156,6 +163,9 @@ def grants(scratch: str, readable: Sequence[str], devices: Sequence[str], *, wid
     costs the tier "confined"). In /proc it may read what describes the machine and its own directory, and write below
     its own ``task`` directory only (CUDA names its threads there). Processes it starts cannot read their own /proc
     directories; `wide_proc` grants reading all of /proc, which also shows the command lines and states of others.
+
+    Nothing below a `hidden` path is granted: what lies above one is granted piece by piece instead. Names of hidden
+    files can still be listed, since a right to list a directory holds for all below it.
 
     Raises ValueError for a path that would open everything ("/", "/proc", "/dev", "/tmp" itself and the like).
     """
@@ -172,7 +182,23 @@ def grants(scratch: str, readable: Sequence[str], devices: Sequence[str], *, wid
     result += [Grant(path, PRIVATE if path == "/dev/shm" else DEVICE) for path in (*_DEVICES, *devices)]
     result += [Grant(path, READ_EXECUTE) for path in readable]
     result.append(Grant(scratch, PRIVATE))
-    return result
+    secrets = [os.path.realpath(path) for path in hidden]
+    return [piece for grant in result for piece in _around(grant, secrets)]
+
+
+def _around(grant: Grant, hidden: Sequence[str]) -> Iterator[Grant]:
+    """A grant, or the pieces of it that leave out what is hidden below it."""
+    path = os.path.realpath(grant.path)
+    if path in hidden:
+        return
+    if not any(secret.startswith(path.rstrip("/") + "/") for secret in hidden):
+        yield grant
+        return
+    yield Grant(grant.path, grant.rights & READ_DIR)
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if not entry.is_symlink():  # what it points to is granted for itself, or is not
+                yield from _around(Grant(entry.path, grant.rights), hidden)
 
 
 def _present(root: str, names: Sequence[str]) -> list[Grant]:

@@ -111,21 +111,22 @@ def probe_worker(
     user: int | None = None,
     python: str = sys.executable,
     confined: bool = True,
+    hidden: Sequence[str] = (),
     wide_proc: bool = False,
     base: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
 ) -> Observed:
     """Run the attack matrix against a stand-in broker, both as `user` (default: as we are), and report what succeeded.
 
-    `readable`, `devices` and `wide_proc` are those of the real worker; with `namespaces` it is started through
-    bubblewrap. `python` has to be executable by `user`. With `confined` false nothing is confined: the control that
-    shows that the attacks work at all. Takes about a second. Failures of the machinery are in `error`, and make the
-    tier "unconfined"; raises OSError only where no temporary directory can be made.
+    `readable`, `devices`, `hidden` and `wide_proc` are those of the real worker; with `namespaces` it is started
+    through bubblewrap. `python` has to be executable by `user`. With `confined` false nothing is confined: the control
+    that shows that the attacks work at all. Takes about a second. Failures of the machinery are in `error`, and make
+    the tier "unconfined"; raises OSError only where no temporary directory can be made.
     """
     root = tempfile.mkdtemp(prefix="probe-")
     try:
         probe = _Probe(root, readable, devices, user, python, base or os.environ)
-        probe.wide_proc = wide_proc
+        probe.wide_proc, probe.hidden = wide_proc, list(hidden)
         return probe.run(namespaces, confined, timeout_s)
     except (OSError, ValueError, KeyError, ConfinementError, subprocess.SubprocessError) as error:
         return Observed(os.getuid() if user is None else user, None, error=f"{type(error).__name__}: {error}")
@@ -147,6 +148,7 @@ class _Probe:
     ) -> None:
         self.root, self.user, self.python, self.base = root, user, python, base
         self.devices, self.wide_proc = list(devices), False
+        self.hidden: list[str] = []
         self.secret = "secret-" + secrets.token_hex(16)
         self.scratch = self._directory("scratch")
         prepare_scratch(self.scratch)
@@ -221,6 +223,7 @@ class _Probe:
                 "confined": confined,
                 "readable": self.readable,
                 "devices": self.devices,
+                "hidden": self.hidden,
                 "wide_proc": self.wide_proc,
             }
             prefix = bwrap_argv(self.scratch, self.readable, self.devices) if namespaces else []
@@ -328,7 +331,10 @@ def _attacker() -> None:
     report = None
     if setup["confined"]:
         keep = [target.go_descriptor]
-        enter(target.scratch, setup["readable"], setup["devices"], keep=keep, wide_proc=setup["wide_proc"])
+        enter(
+            target.scratch, setup["readable"], setup["devices"],
+            keep=keep, hidden=setup["hidden"], wide_proc=setup["wide_proc"],
+        )  # fmt: skip
         report = seal().to_json()
     answer = {
         "uid": os.getuid(),
