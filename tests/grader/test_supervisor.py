@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
+
 from grader.toy import GOOD, grade_source, write_task
 from taskfactory.grader import confine, supervisor
 from taskfactory.grader.processes import descendants
-from taskfactory.grader.result import Status
+from taskfactory.grader.result import Result, Status
 from taskfactory.grader.task import TaskError
 
 _PARTS = "(x.float() * (2.0 if scale is None else scale)).to(torch.bfloat16), (x > 0).sum(-1, dtype=torch.int32)"
@@ -40,6 +44,7 @@ FAILURES = {
     "subclass": (_submission("return torch.nn.Parameter(y, False), n"), Status.WRONG_TYPE, "Parameter"),
     "wrong shape": (_submission("return y[:-1], n"), Status.WRONG_SHAPE, "shape"),
     "wrong dtype": (_submission("return y, n.long()"), Status.WRONG_DTYPE, "int64"),
+    "complex dtype": (_submission("return y.to(torch.complex128), n"), Status.WRONG_DTYPE, "complex128"),
     "low precision dtype": (_submission("return y.half(), n"), Status.WRONG_DTYPE, "float16"),
     "NaN": (_submission("y[0, 0] = float('nan'); return y, n"), Status.NOT_FINITE, "NaN"),
     "off": (_submission("return y * 1.02, n"), Status.INCORRECT, "exceeds the tolerance"),
@@ -56,10 +61,31 @@ FAILURES = {
 }
 
 
+def _grade_failure(name: str, directory: Path) -> Result:
+    return grade_source(directory, FAILURES[name][0], first_call_s=3.0)
+
+
+@pytest.fixture(scope="module")
+def graded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """The gradings of all failures that are selected, one a core: each starts two processes that import torch.
+
+    They are over when this returns, since a grading kills whatever its process has started meanwhile.
+    """
+    names = [item.callspec.params["name"] for item in request.session.items if _wants_failure(item)]
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(min(cores, len(names)), multiprocessing.get_context("spawn")) as pool:
+        directories = [tmp_path_factory.mktemp("failure") for _ in names]
+        return dict(zip(names, pool.map(_grade_failure, names, directories), strict=True))
+
+
+def _wants_failure(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    return isinstance(item, pytest.Function) and item.originalname == test_every_failure_has_its_status.__name__
+
+
 @pytest.mark.parametrize("name", FAILURES)
-def test_every_failure_has_its_status(tmp_path: Path, name: str) -> None:
-    source, status, text = FAILURES[name]
-    result = grade_source(tmp_path, source, first_call_s=3.0)
+def test_every_failure_has_its_status(graded: dict[str, Result], name: str) -> None:
+    _, status, text = FAILURES[name]
+    result = graded[name]
     assert result.status is status, result.message
     assert result.score is None
     assert result.reward is None
@@ -86,6 +112,7 @@ def test_an_honest_submission_passes_and_is_not_timed_on_the_cpu(tmp_path: Path)
         "fp32": "return y.float(), n",
         "a view": "return torch.stack([y, y])[1], n",
         "not contiguous": "return y.t().contiguous().t(), n",
+        "one entry apart": "return y, torch.stack([n, n], 1)[:, 0]",
         "prints much": "print('x' * 300_000); return y, n",
         "a thread that ends": "import threading; t = threading.Thread(target=print); t.start(); t.join(); return y, n",
     }.items(),
