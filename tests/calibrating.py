@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taskfactory.calibrate.certify import content
-from taskfactory.calibrate.measure import Bench, as_message, positions
+from taskfactory.calibrate.measure import Bench, positions
+from taskfactory.calibrate.reading import as_message
 from taskfactory.calibrate.run import Readings, SampleKey
 from taskfactory.calibrate.subjects import KINDS
 from taskfactory.checks.lab import Lab

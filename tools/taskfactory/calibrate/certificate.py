@@ -62,7 +62,7 @@ class Certificate:
         return {
             "device": self.device,
             "machine": self.data["machine"],
-            "spec_digest": self.data["spec_digest"],
+            "subject_digest": self.data["subject_digest"],
             "seeds": len(self.data["seeds"]),
             "honest_error": max((number(entry["error"]) for entry in alternates), default=0.0),
             "honest_use": use,

@@ -34,7 +34,8 @@ def main(arguments: list[str]) -> None:
 def _measure(channel: Channel, job: dict[str, Any], faults: Any) -> None:
     import torch
 
-    from taskfactory.calibrate.measure import Bench, Position, Reading, as_message, positions
+    from taskfactory.calibrate.measure import Bench, Position, positions
+    from taskfactory.calibrate.reading import Reading, as_message
     from taskfactory.checks.lab import Lab, Malformed
     from taskfactory.checks.record import SourceFailed
     from taskfactory.load import SpecFile

@@ -51,8 +51,8 @@ wrapped around, loops cut short. Others damage what surrounds it: the last or on
 or one run of 4096 entries, is not written; an argument is ignored, its last index not read, or exchanged with another
 of the same shape. Each runs on the smallest shape first and is dropped at the first sample of any seed that rejects it.
 What raises, hangs, crashes or returns another shape counts as rejected, but the score is that of the mutants judged by
-their values. A mutant that is bit-equal everywhere is *equivalent*; one that on no sample comes nearer to a gate than an honest
-implementation on that sample is *below resolution*, since no gate could tell the two apart. Neither counts.
+their values. A mutant that is bit-equal everywhere is *equivalent*; one that on no sample comes nearer to a gate than
+an honest implementation on that sample is *below resolution*, since no gate could tell the two apart. Neither counts.
 
 **Precision** is not a question of right and wrong but of the task's policy. One mechanism sees every operation of the
 reference and rounds arguments, operands of products, results of sums or everything to bfloat16, float16, 10 bits of

@@ -19,7 +19,7 @@ from taskfactory.load import SpecFile
 SEEDS = (20_260, 20_261)
 """Seeds of the inputs."""
 LIMITS = Limits(step_s=120.0, total_s=1800.0)
-_RESTARTS = 40
+_RESTARTS = 100
 """Subjects that may end a child before the calibration is given up."""
 
 Progress = Callable[[str], None]
@@ -50,7 +50,7 @@ class Readings:
     subjects: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Name -> (kind, description)."""
     readings: list[dict[str, Any]] = field(default_factory=list)
-    """See `taskfactory.calibrate.measure.Reading`."""
+    """See `taskfactory.calibrate.reading.Reading`."""
 
 
 def measure(
