@@ -67,7 +67,7 @@ def current_entries(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def boards(entries: Sequence[Entry], merge: frozenset[str] = frozenset()) -> list[Board]:
-    """The boards of one task, the newest first.
+    """The boards of one task: timed ones first, then those with more submitters, then the newer.
 
     Args:
         entries: judged entries of the task, in the order in which they were stored.
@@ -81,7 +81,7 @@ def boards(entries: Sequence[Entry], merge: frozenset[str] = frozenset()) -> lis
     for group in groups.values():
         parts = [group] if "ceilings" in merge or "device" in merge else _by_ceilings(group)
         found += [_board(part, merge) for part in parts]
-    return sorted(found, key=lambda board: -board.latest)
+    return sorted(found, key=lambda board: (not board.timed, -len(board.rows), -board.latest))
 
 
 def _by_ceilings(entries: Sequence[Entry]) -> list[list[Entry]]:
@@ -217,7 +217,8 @@ def overall(all_boards: Sequence[Board]) -> list[Overall]:
     for board in all_boards:
         if board.timed:
             devices.setdefault(tuple(sorted(board.devices)), []).append(board)
-    return [_overall(", ".join(names), found) for names, found in devices.items()]
+    tables = [_overall(", ".join(names), found) for names, found in devices.items()]
+    return sorted(tables, key=lambda table: (-len(table.standings), table.device))
 
 
 def _overall(device: str, found: Sequence[Board]) -> Overall:

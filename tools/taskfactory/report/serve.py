@@ -12,7 +12,7 @@ from taskfactory.report.site import Site
 POLL_S = 1.0
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 # Nothing from elsewhere, no inline script: what a submission prints cannot run, even where escaping failed.
-_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+_POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'"
 
 
 class Server(ThreadingHTTPServer):

@@ -192,7 +192,8 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True, lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
     environment.filters |= {
-        "figure": words.figure, "status": words.status_text, "slug": words.slug, "moment": words.moment,
+        "figure": words.figure, "fraction": words.fraction, "status": words.status_text, "slug": words.slug,
+        "moment": words.moment,
         "duration": words.duration,
     }  # fmt: skip
     environment.globals |= {"fraction_bar": fraction_bar}

@@ -57,7 +57,7 @@ def strip(
         f'<rect class="band" {band} height="{base}"/>'
         f'<path class="axis" d="M0 {base}H{STRIP_WIDTH}"/><path class="limit" d="M{x(limit_ms)} 0v{base}"/>'
         f'<path class="score" d="M{x(score_ms)} 0v{base}"/><g class="dots">{dots}</g>'
-        f"{_label(x(limit_ms), f'limit {limit_ms:.4g}', 'limit-label')}"
+        f"{_label(x(limit_ms), f'limit {limit_ms:.4g} ms', 'limit-label')}"
         f"{_label(x(score_ms), f'score {score_ms:.4g} ms', 'score-label', x(limit_ms))}</svg>"
     )
 

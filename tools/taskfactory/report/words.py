@@ -34,6 +34,11 @@ def figure(value: float | None, digits: int = 4) -> str:
     return f"{value:,.{max(0, digits - whole)}f}".replace(",", "\u202f")
 
 
+def fraction(value: float | None) -> str:
+    """Three decimals, or a dash for None."""
+    return "–" if value is None else f"{value:.3f}"
+
+
 def duration(seconds: float) -> str:
     """ "41 s", "3 min 20 s", "1 h 05 min"."""
     whole = round(seconds)
@@ -52,7 +57,7 @@ def slug(name: str) -> str:
     import hashlib
 
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
-    if plain == name:
+    if plain and plain == name:
         return plain
     return f"{plain or 'x'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
@@ -75,7 +80,7 @@ def source(text: str) -> Markup:
     """Python source with colours and a number before each line."""
     lines = str(_tokens(text)).rstrip("\n").split("\n")
     rows = "\n".join(f'<span class="line" id="L{k}">{line}</span>' for k, line in enumerate(lines, 1))
-    return Markup(f'<pre class="source" tabindex="0" role="region" aria-label="Source"><code>{rows}</code></pre>')
+    return Markup(f'<pre class="source" tabindex="0" role="region" aria-label="Source code"><code>{rows}</code></pre>')
 
 
 def _tokens(text: str) -> Markup:
