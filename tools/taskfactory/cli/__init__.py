@@ -36,6 +36,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "registry": ("taskfactory.cli.registry:command", "Write the Harbor dataset of a folder of bundles."),
     "report": ("taskfactory.cli.report:command", "Write leaderboards and result pages as a static site."),
     "serve": ("taskfactory.cli.serve:command", "Serve the report, following a run as it goes on."),
+    "export": ("taskfactory.cli.export:command", "Write a task in the format of another benchmark."),
+    "import": ("taskfactory.cli.import_:command", "Make a spec of another benchmark's problem."),
     "doctor": ("taskfactory.cli.doctor:command", "Report device, driver, versions, compilers and ceilings."),
 }
 
