@@ -1,8 +1,8 @@
 """Specs made of other benchmarks' problems: KernelBench, GPU MODE and flashinfer-trace.
 
 Nothing of a problem is executed. What its format does not say (tolerance, work, prose, often shapes) is filled in with
-a guess, listed in the notes and at the head of the spec, which validates and builds all the same. A file that one of our
-exporters wrote gives back every field it carries.
+a guess, listed in the notes and at the head of the spec, which validates and builds all the same. A file that one of
+our exporters wrote gives back every field it carries.
 """
 
 from __future__ import annotations
