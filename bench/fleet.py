@@ -36,6 +36,7 @@ from taskfactory.fleet.manifest import Entry  # noqa: E402
 from taskfactory.fleet.orders import Order  # noqa: E402
 from taskfactory.fleet.plan import plan_run, spool_folder  # noqa: E402
 from taskfactory.fleet.spool import Spool  # noqa: E402
+from taskfactory.store.engine import read  # noqa: E402
 from taskfactory.store.store import Store, open_store  # noqa: E402
 
 STAND_IN = "fleet.stand_in:obedient"
@@ -158,8 +159,7 @@ def hurt(store: Store, driver: int, dice: random.Random) -> dict[str, int]:
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
             "WHERE pid <> pg_backend_pid() AND datname = current_database()"
         )
-        with store.engine.connect() as connection:
-            ended = int(connection.exec_driver_sql(query).scalar_one())
+        ended = read(store.engine, lambda connection: int(connection.exec_driver_sql(query).scalar_one()))
         return {"connections ended": ended}
     children = Path(f"/proc/{driver}/task/{driver}/children")
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -112,7 +113,8 @@ def test_several_may_open_a_new_store_at_once(empty_url: str) -> None:
         assert list(pool.map(make, range(4))) == [0, 0, 0, 0]
 
 
-def test_a_broken_connection_is_made_anew(store: Store, store_url: str) -> None:
+@pytest.mark.parametrize("transact", [engine_module.write, engine_module.read])
+def test_a_broken_connection_is_made_anew(store: Store, store_url: str, transact: Callable[..., int]) -> None:
     if "postgresql" not in store_url:
         pytest.skip("SQLite has no connection to break")
     fill(store, [("ann", "1", invented_result(status=Status.INFRASTRUCTURE_ERROR))])
@@ -126,7 +128,7 @@ def test_a_broken_connection_is_made_anew(store: Store, store_url: str) -> None:
                 other.exec_driver_sql(f"SELECT pg_terminate_backend({pid})")
         return int(connection.execute(sa.select(sa.func.count(RESULT.c.id))).scalar_one())
 
-    assert engine_module.write(store.engine, change) == 1
+    assert transact(store.engine, change) == 1
     assert len(tries) == 3
 
 

@@ -1,7 +1,7 @@
 """The executor for a Ray cluster: an actor for each GPU (or CPU), which runs the same worker process as the local pool.
 
-Tasks and sources travel as Ray objects, once per content hash. Each machine has its own GPU locks, so a cluster and a
-local run do not meet on a GPU. Every machine needs this package in the same version, with torch.
+Tasks travel as Ray objects, once per content hash; sources with their orders. Each machine has its own GPU locks, so a
+cluster and a local run do not meet on a GPU. Every machine needs this package in the same version, with torch.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class RayExecutor:
             ray.shutdown()
             raise InfrastructureError(f"the Ray cluster at {address} has no {'GPU' if cuda else 'CPU'}")
         self.pool = [self._start(f"ray-{k}") for k in range(count)]
-        self.objects: dict[str, Any] = {}
+        self.tasks: dict[str, Any] = {}
         self.pending: dict[Any, _Slot] = {}
         self.news: list[Event] = []
 
@@ -144,19 +144,19 @@ class RayExecutor:
     def free(self) -> int:
         return sum(slot.order is None and not slot.retired for slot in self.pool)
 
-    def _object(self, digest: str, content: Any) -> Any:
-        if digest not in self.objects:
-            self.objects[digest] = self.ray.put(content)
-        return self.objects[digest]
+    def _task(self, digest: str) -> Any:
+        """A task as a Ray object, shipped once; sources are small and mostly used once, so they go with the order."""
+        if digest not in self.tasks:
+            self.tasks[digest] = self.ray.put(self.spool.contents.task_files(digest))
+        return self.tasks[digest]
 
     def submit(self, order: Order, avoid: frozenset[str]) -> None:
         machines = {slot.machine for slot in self.pool if slot.name in avoid}
         idle = [slot for slot in self.pool if slot.order is None and not slot.retired]
         slot = min(idle, key=lambda slot: (slot.machine in machines, slot.name in avoid))
         slot.order = order
-        files = self._object(order.task_sha256, self.spool.contents.task_files(order.task_sha256))
-        content = self._object(order.source_sha256, self.spool.contents.source(order.source_sha256))
-        self.pending[slot.actor.run.remote(order, files, content)] = slot
+        content = self.spool.contents.source(order.source_sha256)
+        self.pending[slot.actor.run.remote(order, self._task(order.task_sha256), content)] = slot
         self.news.append(Step(order, slot.name, "grading", 0, 1))
 
     def events(self, timeout_s: float) -> list[Event]:

@@ -25,7 +25,7 @@ DEFAULT_URL = "sqlite:///taskfactory.db"
 BUSY_S = 60
 """How long SQLite waits for another writer."""
 RETRY_S = 120.0
-"""How long a write is retried while the database cannot be reached."""
+"""How long anything is retried while the database cannot be reached."""
 
 
 def full_url(url_or_path: str) -> str:
@@ -109,15 +109,29 @@ def write(engine: Engine, change: Callable[[Connection], T]) -> T:
     Raises:
         InfrastructureError: the database stayed away for `RETRY_S`.
     """
+    return _transact(engine, change, writing=True)
+
+
+def read(engine: Engine, question: Callable[[Connection], T]) -> T:
+    """Ask something; again, where the connection broke.
+
+    Raises:
+        InfrastructureError: as `write`.
+    """
+    return _transact(engine, question, writing=False)
+
+
+def _transact(engine: Engine, work: Callable[[Connection], T], *, writing: bool) -> T:
     deadline = time.monotonic() + RETRY_S
     pause = 0.05
     while True:
         try:
-            with engine.connect().execution_options(writing=True) as connection, connection.begin():
-                return change(connection)
+            with engine.connect().execution_options(writing=writing) as connection, connection.begin():
+                return work(connection)
         except (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError) as error:
             # Also where only the commit's answer was lost: then the repetition finds its rows there already.
-            if time.monotonic() > deadline:
+            hopeless = engine.dialect.name == "sqlite" and "locked" not in str(error.orig)  # such as a full disk
+            if hopeless or time.monotonic() > deadline:
                 raise InfrastructureError(f"{shown_url(engine)}: {error.orig}") from None
         time.sleep(pause * random.uniform(0.5, 1.5))
         pause = min(2 * pause, 5.0)

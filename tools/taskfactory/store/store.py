@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from taskfactory.errors import UsageError
 from taskfactory.grader.result import Status, from_json
-from taskfactory.store.engine import DEFAULT_URL, connect, shown_url, write
+from taskfactory.store.engine import DEFAULT_URL, connect, read, shown_url, write
 from taskfactory.store.records import (
     Job,
     NewJob,
@@ -157,8 +157,7 @@ class Store:
         broken = sum(job.status == Status.INFRASTRUCTURE_ERROR for job in jobs)
         done = sum(job.status is not None for job in jobs) - broken
         query = sa.select(sa.func.max(RESULT.c.stored_at)).join(JOB).where(JOB.c.run_id == run.id)
-        with self.engine.connect() as connection:
-            last = connection.execute(query).scalar()
+        last = read(self.engine, lambda connection: connection.execute(query).scalar())
         return Tally(run, len(jobs), done, broken, last)
 
     def results(self, run_ids: Sequence[str] = (), after: int = 0) -> Iterator[StoredResult]:
@@ -194,8 +193,7 @@ class Store:
             sa.select(sa.func.coalesce(sa.func.max(RESULT.c.id), 0)).scalar_subquery(),
             sa.select(sa.func.count(JOB.c.id)).scalar_subquery(),
         )
-        with self.engine.connect() as connection:
-            newest, jobs = connection.execute(query).one()
+        newest, jobs = read(self.engine, lambda connection: connection.execute(query).one())
         return int(newest), int(jobs)
 
     def task(self, content_sha256: str) -> StoredTask:
@@ -213,15 +211,14 @@ class Store:
 
     def source(self, digest: str) -> bytes:
         """One submission's bytes. Raises KeyError if it is not there."""
-        with self.engine.connect() as connection:
-            content = connection.execute(sa.select(SOURCE.c.content).where(SOURCE.c.sha256 == digest)).scalar()
+        query = sa.select(SOURCE.c.content).where(SOURCE.c.sha256 == digest)
+        content = read(self.engine, lambda connection: connection.execute(query).scalar())
         if content is None:
             raise KeyError(digest)
         return bytes(content)
 
     def _rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
-        with self.engine.connect() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+        return read(self.engine, lambda connection: [dict(row) for row in connection.execute(query).mappings()])
 
 
 def _stored(row: dict[str, Any]) -> StoredResult:
