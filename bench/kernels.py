@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import torch  # noqa: E402
+
 from taskfactory.grader.ceilings import limit_ms, measure_ceilings  # noqa: E402
 from taskfactory.grader.compare import Gates, as_tuple, build_regions, compare_outputs  # noqa: E402
 from taskfactory.grader.sources import Part, case_functions, load_namespace  # noqa: E402

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 import torch
+
 from taskfactory.grader.compare import Gates, as_tuple, build_regions, compare_outputs
 from taskfactory.grader.sources import Part, case_functions, load_namespace
 from taskfactory.load import SpecFile, load_spec

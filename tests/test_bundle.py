@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from taskfactory import bundle
 from taskfactory.bundle import (
     BASE_IMAGE,

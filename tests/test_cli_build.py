@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import taskfactory
 from click.testing import CliRunner, Result
+
+import taskfactory
 from taskfactory.cli import main
 from test_prose import FIXTURE
 

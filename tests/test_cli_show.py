@@ -4,6 +4,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+
 from taskfactory.cli import main, show
 from taskfactory.load import load_spec
 from taskfactory.render import readme

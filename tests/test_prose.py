@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from taskfactory.errors import SpecError
 from taskfactory.load import SpecFile, load_spec
 from taskfactory.prose import Figure, Span, context, render_prose, scientific, significant

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from taskfactory import render as module
 from taskfactory.errors import SpecError
 from taskfactory.grader import compare
@@ -224,7 +225,7 @@ def test_nothing_of_the_hidden_part_is_under_app(files):
     ["(4111, 7168)", "M=4111, N=7168", "4111 x 7168", "`4111` × `7168`", "{{ graded.M.min }}, {{ graded.N.max }}"],
 )
 def test_a_graded_shape_in_prose_is_refused(tmp_path, leak):
-    file = edited(tmp_path, "A row fits in shared memory.\"\"\"", f"One of them is {leak}.\"\"\"")
+    file = edited(tmp_path, 'A row fits in shared memory."""', f'One of them is {leak}."""')
     with pytest.raises(SpecError, match="graded shape"):
         render(file, image=IMAGE)
 

@@ -10,6 +10,7 @@ import math
 
 import pytest
 import torch
+
 from taskfactory.checks import check_many
 from taskfactory.grader.compare import Gates, OutputReport, as_tuple, build_regions, compare_outputs
 from taskfactory.grader.sources import Part, case_functions, load_namespace

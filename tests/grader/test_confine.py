@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from taskfactory.grader import confine
 from taskfactory.grader.confine import caps, landlock
 from taskfactory.grader.confine.probe import Observed, Outcome

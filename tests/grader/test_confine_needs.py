@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from taskfactory.grader import confine
 from taskfactory.grader.confine import caps
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from taskfactory.grader import confine
 from taskfactory.grader.confine import landlock, limits, policy
 

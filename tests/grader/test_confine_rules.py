@@ -7,6 +7,7 @@ import random
 import struct
 
 import pytest
+
 from taskfactory.grader.confine import bpf, seccomp
 from taskfactory.grader.confine.syscalls import Machine, machine
 

@@ -137,6 +137,23 @@ def test_nothing_of_a_graded_shape_is_public() -> None:
     assert data["failure"]["outputs"][0]["error"] == 0.5
 
 
+def test_times_of_graded_shapes_are_not_public_for_a_metric_times_a_time_is_the_work() -> None:
+    timed = {
+        "score_ms": 2.0,
+        "delta_ms": 0.05,
+        "limit_ms": 1.0,
+        "metric": 35.6,
+        "fraction_of_limit": 0.5,
+        "wall_ms": [3.0],
+    }
+    graded, measured = result(shapes=[shape(**timed), shape("measure", **timed)]).public_json()["shapes"]
+    assert not [name for name in graded if name.endswith("_ms")]
+    assert "launches" not in graded
+    assert graded["metric"] == 35.6
+    assert graded["delta_of_score_time"] == 0.025
+    assert measured["score_ms"] == 2.0
+
+
 def test_a_failure_at_a_public_shape_shows_shape_and_traceback_but_no_seed_or_coordinate() -> None:
     broken = result(Status.INCORRECT, message="m", shapes=[shape("correct")], failure=failure("correct"))
     public = dumps(broken.public_json())

@@ -38,7 +38,7 @@ def show_run(result: Result, task: Task, printed: str, private: bool) -> None:
     """Table and verdict on stdout; the reason of a failure, warnings and what the submission printed on stderr."""
     if printed.strip() and private:
         click.echo(f"--- the submission printed ---\n{printable(printed.rstrip())}\n---", err=True)
-    click.echo(result_table(result, task))
+    click.echo(result_table(result, task, private=private))
     for warning in result.warnings:
         click.echo(f"warning: {warning}", err=True)
     if result.status is not Status.PASSED:

@@ -18,7 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -249,17 +249,22 @@ class Grading:
                 self.call(session, plan, self.job.call_s if attempt else self.job.first_call_s)
         remaps: dict[int, int] = defaultdict(int)
 
+        def fail(plan: Plan, status: Status, reason: str) -> NoReturn:
+            failure = SessionFailed(status, f"{plan.label}: {reason}")
+            self._record(failure, plan)
+            raise failure
+
         def one(plan: Plan) -> None:
             exchange = self.call(session, plan, self.job.call_s)
             while not exchange.mapped:
                 remaps[id(plan)] += 1
                 if remaps[id(plan)] > REMAPS:
                     reason = "call after call returns memory from a new allocation; keep torch's allocator"
-                    raise SessionFailed(Status.PROTOCOL_VIOLATION, f"{plan.label}: {reason}")
+                    fail(plan, Status.PROTOCOL_VIOLATION, reason)
                 exchange = self.call(session, plan, self.job.call_s)
             if self.cuda and not valid_claim(exchange.claim_ms, exchange.wall_ms):
                 times = f"claims {exchange.claim_ms} ms within {exchange.wall_ms} ms of wall clock"
-                raise SessionFailed(Status.CLOCK_MISMATCH, f"{plan.label}: {times}")
+                fail(plan, Status.CLOCK_MISMATCH, times)
             self.shapes[plan.kind, plan.ordinal].add(exchange)
 
         self.interleave("timing", [(plan, plan.calls) for plan in plans], one)

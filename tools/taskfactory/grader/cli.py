@@ -170,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_code(result)
     if printed.strip() and not public:
         print(f"--- the submission printed ---\n{printable(printed.rstrip())}\n---", file=sys.stderr)
-    print(result_table(result, task))
+    print(result_table(result, task, private=not public))
     if result.status is not Status.PASSED:
         print(describe_failure(result, private=not public), file=sys.stderr)
     print(summary(result))

@@ -74,7 +74,7 @@ class Link:
         Raises:
             EOFError: the other side is gone.
         """
-        head, descriptors, _, _ = socket.recv_fds(self.sock, _LENGTH.size, 16)
+        head, descriptors, _, _ = socket.recv_fds(self.sock, _LENGTH.size, 16, socket.MSG_CMSG_CLOEXEC)
         if len(head) < _LENGTH.size:
             raise EOFError
         (length,) = _LENGTH.unpack(head)

@@ -121,7 +121,7 @@ class ShapeResult:
     interval_ms: list[float] | None = None
     """95 % interval of the score time."""
     bounded: bool = False
-    """False where the floor is under 20 delta: such a time is shown and never scored."""
+    """False where the limit is under `clock.UNBOUNDED_BELOW` deltas: such a time is shown and never scored."""
     metric: float | None = None
     fraction_of_limit: float | None = None
     limit_ms: float | None = None
@@ -184,12 +184,19 @@ class Result:
         return dataclasses.asdict(self)
 
     def public_json(self) -> dict[str, Any]:
-        """The public form: shape ordinals instead of shapes; no seeds, coordinates or tracebacks of graded shapes."""
+        """The public form: ordinals instead of graded shapes; no seeds, coordinates or tracebacks.
+
+        Of graded shapes no times either: a metric times a time is the work, from which a shape can be guessed, and a
+        list of claims is what a submission likes to say.
+        """
         data = self.to_json()
         for shape in data["shapes"]:
             del shape["seeds"]
             if shape["kind"] == "graded":
-                del shape["shape"], shape["work"]
+                relative = shape["delta_ms"] / shape["score_ms"] if shape["score_ms"] else None
+                for name in _PRIVATE_OF_GRADED:
+                    del shape[name]
+                shape["delta_of_score_time"] = relative
         if self.status is Status.INFRASTRUCTURE_ERROR:
             # what follows may be a traceback of the broker, whose errors name shapes
             data["message"] = self.message.partition("\n")[0]
@@ -205,6 +212,12 @@ class Result:
                 for output in failure["outputs"]:
                     output["message"] = ""
         return data
+
+
+_PRIVATE_OF_GRADED = (
+    "shape", "work", "wall_ms", "claim_ms", "broker_ms", "launches", "c_ms", "c_after_ms", "bias_ms", "delta_ms",
+    "score_ms", "interval_ms", "limit_ms",
+)  # fmt: skip
 
 
 def from_json(data: dict[str, Any]) -> Result:

@@ -31,23 +31,25 @@ def shape_label(shape: ShapeResult, task: Task) -> str:
     return f"{shape.kind} {shape.ordinal}: {dims}"
 
 
-def shape_row(shape: ShapeResult, task: Task) -> list[str]:
-    """Cells: shape, calls, worst E, claim, wall bound (T - delta), delta, metric, fraction of limit."""
+def shape_row(shape: ShapeResult, task: Task, private: bool) -> list[str]:
+    """Cells: shape, calls, worst E, claim, score time, delta, metric, fraction of limit; no times of graded shapes in
+    public."""
     errors = ", ".join(f"{name} {error:.2g}" for name, error in shape.errors.items())
     if shape.score_ms is None:
         claim = min(shape.claim_ms) if shape.claim_ms else None
         return [shape_label(shape, task), str(shape.calls), errors, _number(claim, ".3f"), "", "", "not timed", ""]
     metric = _number(shape.metric, ".1f") if shape.bounded else "unbounded"
-    return [
-        shape_label(shape, task), str(shape.calls), errors, _number(shape.claim_median_ms, ".4f"),
-        _number(shape.score_ms, ".4f"), _number(shape.delta_ms, ".4f"), metric, _number(shape.fraction_of_limit, ".3f"),
-    ]  # fmt: skip
+    times = [_number(time, ".4f") for time in (shape.claim_median_ms, shape.score_ms, shape.delta_ms)]
+    if shape.kind == "graded" and not private:
+        times = ["", "", ""]
+    fraction = _number(shape.fraction_of_limit, ".3f")
+    return [shape_label(shape, task), str(shape.calls), errors, *times, metric, fraction]
 
 
-def result_table(result: Result, task: Task) -> str:
+def result_table(result: Result, task: Task, private: bool = True) -> str:
     """An aligned table of all shapes."""
     head = ["shape", "calls", "worst E", "claim ms", "score ms", "delta ms", task.metric, "of limit"]
-    rows = [head, *(shape_row(shape, task) for shape in result.shapes)]
+    rows = [head, *(shape_row(shape, task, private) for shape in result.shapes)]
     widths = [max(len(row[k]) for row in rows) for k in range(len(head))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
