@@ -24,9 +24,10 @@ class Model(nn.Module):
         return torch.maximum(self.linear(x.mean(1)) * gain, self.threshold)
 
 
-rows = 512
+rows = 16 * 32
 width = height = 64
 features = 32
+size = (width, height)
 
 
 def get_inputs():
@@ -34,7 +35,7 @@ def get_inputs():
 
 
 def get_init_inputs():
-    return [features, (width, height)]
+    return [features, size]
 '''
 
 DEFINITION: dict[str, Any] = {

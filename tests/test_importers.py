@@ -87,7 +87,7 @@ def test_flashinfer(definition: Path, tmp_path: Path) -> None:
         ("kernelbench", "x = 1\n", "no Model"),
         ("kernelbench", "def broken(:\n", "cannot be read"),
         ("kernelbench", KERNELBENCH.replace("def get_inputs", "def inputs"), "get_inputs"),
-        ("kernelbench", KERNELBENCH.replace("= 512", "= 2 * 256").replace("= 64", "= 8 * 8").replace("= 32", "= 3 * 8"),
+        ("kernelbench", KERNELBENCH.replace("= 16 * 32", "= 2**9").replace("= 64", "= 8**2").replace("= 32", "= 2**5"),
          "no integer constant"),
         ("flashinfer-trace", "{}", "not a Definition"),
         ("flashinfer-trace", json.dumps(DEFINITION | {"axes": {}}), "variable axis"),

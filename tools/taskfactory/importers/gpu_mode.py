@@ -47,7 +47,11 @@ def read(problem: Path) -> Draft:
     if generate is None or reference is None:
         raise UsageError(f"{folder / 'reference.py'}: defines no generate_input and ref_kernel")
     names = tuple(name for name in tests[0] if name != "seed")
-    if "seed" not in tests[0] or not names or not all(isinstance(v, int) for case in tests for v in case.values()):
+    if (
+        "seed" not in tests[0]
+        or not names
+        or not all(type(v) is int for case in (*tests, *benchmarks) for v in case.values())
+    ):
         raise UsageError(f"{folder / 'task.yml'}: tests must have a seed and integers, which become the shape")
     unused, missing = _left_out(tree), set()
     for node in (generate, reference):

@@ -7,13 +7,14 @@ from the call's seed and passed as one tuple, `weights`; the reference builds th
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from taskfactory.errors import UsageError
 from taskfactory.exporters.carry import read_module
 from taskfactory.importers.draft import Draft, identifier, task_name
-from taskfactory.importers.parsing import constants, function, names_read, parse, without
+from taskfactory.importers.parsing import constants, dependent, function, names_read, parse, targets, without
 
 _MAKE_INPUTS = """
 def _mk({shape}, seed):
@@ -62,7 +63,8 @@ def read(problem: Path) -> Draft:
     if forward.args.vararg or forward.args.kwonlyargs or not arguments:
         raise UsageError(f"{problem}: the arguments of Model.forward are not plain")
     numbers = constants(tree)
-    read_here = names_read(inputs), names_read(initial)
+    following = dependent(tree, numbers)
+    read_here = tuple(_reached(each, following) for each in (inputs, initial))
     names = tuple(name for name in numbers if any(name in found for found in read_here))
     if not names:
         raise UsageError(f"{problem}: no integer constant of the module is read by get_inputs, so it has no shape")
@@ -71,8 +73,12 @@ def read(problem: Path) -> Draft:
     small = tuple(min(numbers[name], _SMALL) if name in free else numbers[name] for name in names)
     func = f"{identifier(task_name(problem.stem))}_forward"
     shape_words = ", ".join(names)
-    body = without(tree, text, {"get_inputs", "get_init_inputs", *names})
-    getters = "\n\n\n".join(_with_parameters(text, each, shape_words) for each in (inputs, initial))
+    moved = {name for node in following for name in targets(node)}
+    left = {"get_inputs", "get_init_inputs"}
+    kept = {name for node in tree.body if getattr(node, "name", "") not in left for name in _read_inside(node)}
+    body = without(tree, text, {*left, *(set(names) | moved) - kept})
+    before = [f"    {ast.unparse(node)}" for node in following]
+    getters = "\n\n\n".join(_with_parameters(text, each, shape_words, before) for each in (inputs, initial))
     fields: dict[str, Any] = {
         "name": task_name(problem.stem), "func": func,
         "signature": f"{func}({', '.join(arguments)}, weights, shape)",
@@ -93,8 +99,24 @@ def read(problem: Path) -> Draft:
     return Draft(fields, notes)
 
 
-def _with_parameters(text: str, node: ast.FunctionDef, names: str) -> str:
-    """A function's source with the shape's integers as its parameters."""
-    source = ast.get_source_segment(text, node) or ""
-    head, _, rest = source.partition("(")
-    return f"{head}({names}{rest[rest.index(')') :]}"
+def _read_inside(node: ast.stmt) -> set[str]:
+    """What a class or function of the module reads: constants it names have to stay beside it."""
+    return names_read(node) if isinstance(node, ast.ClassDef | ast.FunctionDef) else set()
+
+
+def _reached(node: ast.AST, following: Sequence[ast.Assign]) -> set[str]:
+    """The names that a function reads, by way of the module's assignments too."""
+    names = names_read(node)
+    for each in reversed(following):
+        if targets(each) & names:
+            names |= names_read(each.value)
+    return names
+
+
+def _with_parameters(text: str, node: ast.FunctionDef, names: str, before: Sequence[str]) -> str:
+    """A function with the shape's integers as its parameters, and what the module made of them in its first lines."""
+    first, last = node.body[0].lineno, node.end_lineno
+    body = text.split("\n")[first - 1 : last]
+    if first == node.lineno:  # def f(): return ...
+        body = [f"    {ast.unparse(statement)}" for statement in node.body]
+    return "\n".join([f"def {node.name}({names}):", *before, *body])

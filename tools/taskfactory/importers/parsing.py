@@ -28,14 +28,38 @@ def function(node: ast.Module | ast.ClassDef, name: str) -> ast.FunctionDef | No
 
 
 def constants(tree: ast.Module) -> dict[str, int]:
-    """Module-level names bound once to a positive integer literal, in order."""
+    """Module-level names bound to a positive integer, or to a product or sum of integers, in order."""
     found: dict[str, int] = {}
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is int:
-            for target in node.targets:
-                if isinstance(target, ast.Name) and node.value.value > 0:
-                    found[target.id] = node.value.value
+        value = _integer(node.value) if isinstance(node, ast.Assign) else None
+        if isinstance(node, ast.Assign) and value is not None and value > 0:
+            found.update((target.id, value) for target in node.targets if isinstance(target, ast.Name))
     return found
+
+
+def _integer(node: ast.expr) -> int | None:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Add):
+        left, right = _integer(node.left), _integer(node.right)
+        if left is not None and right is not None:
+            return left * right if isinstance(node.op, ast.Mult) else left + right
+    return None
+
+
+def dependent(tree: ast.Module, names: Collection[str]) -> list[ast.Assign]:
+    """The module-level assignments whose values follow from `names`, in order."""
+    reached, found = set(names), []
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and names_read(node.value) & reached:
+            found.append(node)
+            reached |= targets(node)
+    return found
+
+
+def targets(node: ast.Assign) -> set[str]:
+    """The names that an assignment binds."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
 
 
 def names_read(node: ast.AST) -> set[str]:
@@ -51,7 +75,7 @@ def without(tree: ast.Module, text: str, left_out: Collection[str]) -> str:
         if isinstance(node, ast.ImportFrom):
             defined = {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Assign):
-            defined = {target.id for target in node.targets if isinstance(target, ast.Name)}
+            defined = targets(node)
         docstring = k == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if not docstring and not (defined and defined <= set(left_out)):
             decorators = getattr(node, "decorator_list", [])
