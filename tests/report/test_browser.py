@@ -57,6 +57,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fill(store, [("Model C", "1", invented_result(ROW_SCALE, None, device="x86_64"))], run_id="r2")
     write_site(Site(store, Options(merge=frozenset({"device"}))), folder / "merged")
     write_site(Site(store, Options()), folder / "site")
+    write_site(Site(store, Options(private=True)), folder / "private")
     store.close()
     return folder / "site"
 
@@ -89,6 +90,7 @@ def test_axe_finds_nothing_on_any_kind_of_page(browser: Any, out: Path, scheme: 
     kinds = ["index", "runs", "about", "task/row-scale", "task/row-scale-readme", "result/1", "result/31", "result/32"]
     wrong: list[tuple[str, str, list[str]]] = []
     paths = [out / f"{kind}.html" for kind in kinds] + [next((out / "who").glob("*.html"))]
+    paths += [out.parent / "private" / "result" / "1.html", out.parent / "private" / "task" / "row-scale.html"]
     for path in [*paths, out.parent / "merged" / "task" / "row-scale.html"]:
         page.goto(path.as_uri())
         for rule in Axe().run(page).response["violations"]:

@@ -89,6 +89,11 @@ def test_graded_shapes_are_only_in_the_private_view(store: Store) -> None:
     assert not any("77777" in public.render(path) for path in public.paths())
     assert "77777" in private.render(failed.page)
     assert "12345" not in public.render(failed.page)
+    passed = next(e for e in public.entries if e.timed)
+    for name in ("index.html", "task/row-scale.html", passed.page):
+        assert not re.search(r"\bms\b", public.render(name)), "times of hidden shapes tell the shapes"
+    assert "limit 0.6 ms" in private.render(passed.page)
+    assert "Limit, ms" in private.render("task/row-scale.html")
     assert failed.status.meaning in public.render(failed.page)
 
 

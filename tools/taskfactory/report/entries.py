@@ -99,12 +99,34 @@ def entry_of(stored: StoredResult) -> Entry:
     )  # fmt: skip
 
 
+_PUBLIC_OF_GRADED = (
+    "kind", "ordinal", "calls", "errors", "tile_ratios", "regions", "bounded", "metric", "fraction_of_limit",
+)  # fmt: skip
+
+
 def record_of(stored: StoredResult, *, private: bool) -> dict[str, Any] | None:
-    """The record to show, or its public form; None where a record of another schema cannot be made public."""
+    """The record to show, or its public form; None where a record of another schema cannot be made public.
+
+    Beyond what the grader makes of it, the public form keeps no time of a graded shape, whatever version wrote the
+    record: a time and a metric give the work, and the work the shape. The uncertainty stays, as a part of the time
+    ("delta_of_time").
+    """
     data: dict[str, Any] = json.loads(stored.record)
-    if private:
-        return data
-    try:
-        return from_json(data).public_json()
-    except (TypeError, ValueError):
-        return None
+    relative = [_relative(shape) for shape in data.get("shapes", [])]
+    if not private:
+        try:
+            data = from_json(data).public_json()
+        except (TypeError, ValueError):
+            return None
+        data["shapes"] = [
+            {name: shape[name] for name in _PUBLIC_OF_GRADED} if shape["kind"] == "graded" else shape
+            for shape in data["shapes"]
+        ]
+    for shape, delta in zip(data["shapes"], relative, strict=True):
+        shape["delta_of_time"] = delta
+    return data
+
+
+def _relative(shape: dict[str, Any]) -> float | None:
+    delta, time = shape.get("delta_ms"), shape.get("score_ms")
+    return delta / time if delta is not None and time else None

@@ -19,7 +19,7 @@ from taskfactory.grader.result import Status
 from taskfactory.paths import templates_dir
 from taskfactory.report import words
 from taskfactory.report.boards import Board, boards, overall
-from taskfactory.report.entries import Entry, entry_of, record_of
+from taskfactory.report.entries import Entry, Span, entry_of, record_of
 from taskfactory.report.svg import fraction_bar, strip
 from taskfactory.store.store import Store
 
@@ -137,7 +137,8 @@ class Site:
         own = [entry for entry in self.entries if entry.task == task]
         found = self.boards.get(task, [])
         tops = [row.best.fraction.high for board in found for row in board.rows if row.best and row.best.fraction]
-        limits = next((entry for entry in reversed(own) if entry.limits_ms), None)
+        # A limit in ms is the work in other words, so it is not for solvers.
+        limits = next((entry for entry in reversed(own) if entry.limits_ms), None) if self.options.private else None
         return {
             "task": self.tasks[task], "own": own, "found": found, "top": max([1.0, *tops]) * 1.02, "limits": limits,
             "readme": words.markdown(self.tasks[task].readme), "broken": sum(not entry.judged for entry in own),
@@ -160,7 +161,7 @@ class Site:
         same = [other for other in self.entries if (other.task, other.submitter, other.sample) == key]
         return {
             "entry": entry, "stored": stored, "record": record, "others": [e for e in same if e.id != number],
-            "strips": _strips(record) if record else [], "source": text and words.source(text),
+            "strips": _strips(record) if record and self.options.private else [], "source": text and words.source(text),
             "tier_text": words.TIERS.get(entry.tier, ""), "printed": stored.printed if self.options.private else "",
         }  # fmt: skip
 
@@ -174,6 +175,12 @@ def _seconds(entries: list[Entry]) -> float | None:
         return (max(datetime.fromisoformat(entry.stored_at) for entry in entries) - first).total_seconds()
     except (ValueError, TypeError):
         return None
+
+
+def _shape_span(shape: dict[str, Any]) -> Span:
+    """A graded shape's fraction of the limit, as uncertain as its time is."""
+    value, delta = float(shape["fraction_of_limit"]), float(shape["delta_of_time"] or 0.0)
+    return Span(value, value / (1 + delta), value / max(1 - delta, 0.01))
 
 
 def _strips(record: dict[str, Any]) -> list[Markup]:
@@ -196,7 +203,7 @@ def _environment() -> jinja2.Environment:
         "moment": words.moment,
         "duration": words.duration,
     }  # fmt: skip
-    environment.globals |= {"fraction_bar": fraction_bar}
+    environment.globals |= {"fraction_bar": fraction_bar, "shape_span": _shape_span}
     return environment
 
 
