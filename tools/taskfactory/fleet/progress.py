@@ -107,7 +107,10 @@ class Table:
         self.slots.pop(slot, None)
 
     def note(self, text: str) -> None:
-        self.live.console.print(f"[yellow]note:[/yellow] {text}", highlight=False)
+        from rich.text import Text
+
+        # As Text: submitters' names are strangers' and must not be read as markup.
+        self.live.console.print(Text.assemble(("note: ", "yellow"), text))
 
     def _picture(self) -> RenderableType:
         from rich.console import Group
