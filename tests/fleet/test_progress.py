@@ -52,5 +52,6 @@ def test_the_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         table.live.refresh()
         table.note("a [worker] [/died]")
     text = stream.getvalue()
-    for part in ("run r1, 2 at a time", "row-scale [ann] #1", "timing 4/64", "1 runtime error", "2/3", "a [worker] [/died]"):
+    parts = ("run r1, 2 at a time", "row-scale [ann] #1", "timing 4/64", "1 runtime error", "2/3", "a [worker] [/died]")
+    for part in parts:
         assert part in text
