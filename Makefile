@@ -48,8 +48,8 @@ lint: $(READY)  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 .PHONY: validate
-validate: $(READY)  ## check the specs and run their sources, warnings as errors
-	$(BIN)/taskfactory validate --run --strict specs
+validate: $(READY)  ## check the specs, run their sources, ask for current certificates; warnings as errors
+	$(BIN)/taskfactory validate --run --strict --release specs
 
 .PHONY: build
 build: $(READY)  ## build the bundles of ./specs into build/
