@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import verifiers.v1 as vf
+from pydantic import Field
 
 from taskfactory.grader.task import MAX_SUBMISSION_BYTES
 from taskfactory.verifying import app_files, bundle_of, known_tasks, local_instruction, module_of, verify
@@ -24,7 +25,7 @@ __all__ = ["KernelTaskset"]
 class KernelConfig(vf.TasksetConfig):
     """Which tasks, and further words for the grader."""
 
-    tasks: tuple[str, ...] = ()
+    tasks: list[str] = Field(default_factory=list)
     """Names of tasks; empty for all that are known."""
     options: str = ""
     """Further words for the grader, such as `--rehearse`."""
