@@ -195,12 +195,12 @@ def _is_worker(pid: int, sign: str) -> bool:
         return False
 
 
-def test_a_result_that_commands_the_terminal_is_noticed(tmp_path: Path) -> None:
+def test_a_result_that_commands_the_terminal_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = load(write_task(tmp_path / "task"))
     result = Result("t", "1", "d", "GB/s", "s", "grade", Status.RUNTIME_ERROR, message="\x1b[2Jpassed")
+    assert campaign.misshown(result, task) == []  # the table spells them out
+    monkeypatch.setattr(campaign, "describe_failure", lambda result, private: result.message)
     assert "control characters" in campaign.misshown(result, task)[0]
-    result = Result("t", "1", "d", "GB/s", "s", "grade", Status.RUNTIME_ERROR, message="fine")
-    assert campaign.misshown(result, task) == []
 
 
 def _outcome(**changes: Any) -> Outcome:
