@@ -131,19 +131,16 @@ def _binary(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 @settings(max_examples=400, deadline=None)
 @given(expression=st.recursive(NUMBERS, _binary, max_leaves=8), n=st.integers(-9, 99), m=st.integers(1, 9))
 def test_arithmetic_agrees_with_python(expression, n, m):
-    try:
-        expected = eval(expression, {"n": n, "m": m})
-    except (ArithmeticError, TypeError, ValueError, MemoryError):
-        with pytest.raises(FormulaError):
-            evaluate(expression, n=n, m=m)
-        return
+    # Ours first: where a bound of ours stops it, Python itself might compute a power of powers until memory ends.
     try:
         result = evaluate(expression, n=n, m=m)
     except FormulaError as error:
-        # Only a bound may separate us from Python.
-        if not any(word in str(error) for word in ("bits", "complex")):
-            raise
+        if any(word in str(error) for word in ("bits", "complex")):
+            return
+        with pytest.raises((ArithmeticError, TypeError, ValueError)):
+            eval(expression, {"n": n, "m": m})
         return
+    expected = eval(expression, {"n": n, "m": m})
     assert type(result) is type(expected)
     assert result == expected or result != result
 
