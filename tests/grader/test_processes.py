@@ -250,3 +250,17 @@ def test_a_child_dies_with_its_parent() -> None:
     assert poller.poll(30_000)
     os.close(watch)
     parent.stdout.close()
+
+
+def test_a_zombie_has_ended_and_a_sleeper_has_not() -> None:
+    sleeper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    try:
+        assert not processes.has_ended(sleeper.pid)
+        descriptor = os.pidfd_open(sleeper.pid)
+        sleeper.kill()
+        select.select([descriptor], [], [])  # readable once it has died, which is before it is reaped
+        os.close(descriptor)
+        assert processes.has_ended(sleeper.pid)
+    finally:
+        sleeper.wait()
+    assert processes.has_ended(sleeper.pid)

@@ -83,6 +83,15 @@ def descendants(root: int) -> set[int]:
     return found
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie that only waits to be reaped."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rsplit(")", 1)[1].split()[0] in "ZX"
+
+
 def kill_all(spare: set[int], timeout_s: float = 20.0) -> bool:
     """Kill and reap every descendant of this process except `spare`, again and again until none is left.
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from taskfactory.errors import InfrastructureError, TaskfactoryError
 from taskfactory.grader.confine import remove_scratch
-from taskfactory.grader.processes import descendants
+from taskfactory.grader.processes import descendants, has_ended
 from taskfactory.grader.result import Result, Status, geometric_mean
 from taskfactory.grader.table import describe_failure, result_table, summary
 from taskfactory.grader.task import Task
@@ -208,7 +208,8 @@ def _graded(
             tempfile.tempdir = usual
             del os.environ["TASKFACTORY_BAIT"]
         found = bait.disturbed() + ([crash] if crash else [])
-    left = descendants(os.getpid()) - before
+    # A zombie may have come from elsewhere: orphans of whatever else ran below this process end up as its children.
+    left = {pid for pid in descendants(os.getpid()) - before if not has_ended(pid)}
     return result, printed, found + [f"process {pid} is left" for pid in sorted(left)]
 
 
