@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
@@ -61,10 +62,6 @@ FAILURES = {
 }
 
 
-def _grade_failure(name: str, directory: Path) -> Result:
-    return grade_source(directory, FAILURES[name][0], first_call_s=3.0)
-
-
 @pytest.fixture(scope="module")
 def graded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     """The gradings of all failures that are selected, one a core: each starts two processes that import torch.
@@ -75,7 +72,10 @@ def graded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(min(cores, len(names)), multiprocessing.get_context("spawn")) as pool:
         directories = [tmp_path_factory.mktemp("failure") for _ in names]
-        return dict(zip(names, pool.map(_grade_failure, names, directories), strict=True))
+        # From a module that a process can import by name; tests themselves are imported by path.
+        grade = functools.partial(grade_source, first_call_s=3.0)
+        graded = pool.map(grade, directories, [FAILURES[name][0] for name in names])
+        return dict(zip(names, graded, strict=True))
 
 
 def _wants_failure(item: pytest.Item) -> TypeGuard[pytest.Function]:
