@@ -232,7 +232,7 @@ def test_a_killed_broker_is_an_infrastructure_error_and_leaves_nothing(tmp_path:
             started.set()
             broker = next(
                 pid for pid in descendants(os.getpid()) - before
-                if b"broker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"grader.broker" in Path(f"/proc/{pid}/cmdline").read_bytes()
             )  # fmt: skip
             os.kill(broker, signal.SIGKILL)
 
