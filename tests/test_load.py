@@ -367,3 +367,12 @@ def test_damaged_bytes_never_crash_the_loader(tmp_path, data):
     path.write_bytes(bytes(raw))
     for finding in specimens.findings_of(path):
         assert finding.headline()
+
+
+def test_nesting_that_ends_the_parsers_memory_is_named(tmp_path):
+    (tmp_path / "signs.py").write_text("SPEC = " + "-" * 20_000 + "1\n")
+    with pytest.raises(SpecError) as caught:
+        load_spec(tmp_path / "signs.py")
+    (finding,) = caught.value.findings
+    assert finding.code == "TF003"
+    assert finding.message.rpartition(": ")[2]

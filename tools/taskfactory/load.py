@@ -164,7 +164,7 @@ class _Loader:
             except SyntaxError as error:
                 raise self._stop("TF003", f"Python cannot parse this: {error.msg}", error.lineno or 0) from None
             except (RecursionError, MemoryError, ValueError) as error:
-                raise self._stop("TF003", f"Python cannot parse this: {error or 'nested too deeply'}") from None
+                raise self._stop("TF003", f"Python cannot parse this: {str(error) or 'nested too deeply'}") from None
         for warning in caught:
             self.findings.append(
                 Finding(
