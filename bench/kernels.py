@@ -13,88 +13,30 @@ median counts. A task that fails prints its traceback and the next one runs. Exi
 
 Columns: metric in the task's unit; its ratio to the measured copy (or bf16 matmul) ceiling; the fraction of the limit
 that the spec's floor sets at those ceilings; E, the worst relative error; the first call's seconds with compilation.
-Needs torch and triton only: a GPU machine often has no more, so the spec's literals are read here without pydantic.
+Needs torch and triton only.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import importlib.util
 import itertools
 import json
 import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
+import torch
+from workbench import SEED, SHAPES, Flusher, Task, judge, load_solution, load_task, shape_of, spec_paths, time_calls
 
-import torch  # noqa: E402
-
-from taskfactory.grader.ceilings import limit_ms, measure_ceilings  # noqa: E402
-from taskfactory.grader.compare import Gates, as_tuple, build_regions, compare_outputs  # noqa: E402
-from taskfactory.grader.sources import Part, case_functions, load_namespace  # noqa: E402
-
-SHAPES = {
-    "graded": "grader_shapes",
-    "measure": "measure_shapes",
-    "quick": "measure_quick_shapes",
-    "correct": "correct_shapes",
-}
-SOURCES = (
-    "reference_imports",
-    "flops_src",
-    "reference_src",
-    "make_inputs_src",
-    "cases_src",
-    "regions_src",
-    "derived_src",
-    "floor_src",
-)
-FLUSH_BYTES = 512 << 20
-SEED = 7
-
-
-@dataclass(frozen=True)
-class Task:
-    """A spec's fields, and its embedded sources executed."""
-
-    name: str
-    fields: dict[str, Any]
-    space: dict[str, Any]
-
-    def reference(self, args: tuple) -> tuple:
-        return as_tuple(self.space[self.fields["func"]](*args))
-
-    def regions(self, args: tuple) -> Any:
-        return build_regions(self.space["regions"](*args), self.outputs) if "regions" in self.space else ()
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return tuple(self.fields.get("tuple_names") or ("out",))
-
-    @property
-    def gates(self) -> Gates:
-        fields = self.fields
-        return Gates(fields["tol"], fields.get("tile_kappa", 4.0), fields.get("tile_epsilon", 0.1))
-
-
-def load_task(name: str, path: Path) -> Task:
-    """Read the literals of `SPEC = TaskSpec(...)` and execute the sources among them."""
-    for node in ast.parse(path.read_text("utf-8")).body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            keywords = {k.arg: k.value for k in node.value.keywords if k.arg}
-            fields = {key: ast.literal_eval(value) for key, value in keywords.items()}
-            parts = [Part(fields[s], str(path), keywords[s].lineno) for s in SOURCES if fields.get(s)]
-            return Task(name, fields, load_namespace(parts))
-    raise ValueError(f"{path} has no SPEC = TaskSpec(...)")
+from taskfactory.grader.ceilings import limit_ms, measure_ceilings
+from taskfactory.grader.sources import case_functions
 
 
 @dataclass
@@ -115,61 +57,13 @@ class Row:
     failure: str = ""
 
 
-class Flusher:
-    """Overwrites more memory than the L2 holds. Its time also hides the launch of what follows."""
-
-    def __init__(self) -> None:
-        self.junk = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
-
-    def __call__(self) -> None:
-        self.junk.zero_()
-
-
-def time_calls(call: Callable[[], Any], flush: Flusher, repeats: int) -> tuple[list[float], Any]:
-    """Milliseconds of `repeats` calls by events, and the last call's result."""
-    pairs, result = [], None
-    for _ in range(repeats):
-        result = None  # so that the allocator can reuse the storage
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        flush()
-        start.record()
-        result = call()
-        end.record()
-        pairs.append((start, end))
-    torch.cuda.synchronize()
-    return [start.elapsed_time(end) for start, end in pairs], result
-
-
-def load_solution(path: Path, setting: dict[str, Any]) -> Any:
-    """The solution's module, freshly executed, with the constants of `setting` replaced."""
-    module_spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(module)
-    for name, value in setting.items():
-        if not hasattr(module, name):
-            raise SystemExit(f"{path} has no constant {name}")
-        setattr(module, name, value)
-    return module
-
-
-def judge(task: Task, expected: tuple, regions: Any, actual: Any) -> tuple[str, float]:
-    """(failure or "", worst relative error)."""
-    actual = as_tuple(actual)
-    if len(actual) != len(expected):
-        return f"{len(actual)} outputs, expected {len(expected)}", 0.0
-    reports = compare_outputs(expected, actual, task.outputs, task.gates, task.fields.get("output_dtypes"), regions)
-    return next((r.message for r in reports if r.failure), ""), max(r.error for r in reports)
-
-
 def verify_cases(task: Task, shape: tuple[int, ...], path: Path) -> Iterator[Row]:
     """One untimed row a case of this shape."""
     for case, make in case_functions(task.space).items():
         args = make(*shape, SEED)
         if args is None:
             continue
-        row = Row(task.name, shape, {"case": case}, task.fields["metric"])
+        row = Row(task.name, shape, {"case": case}, task.unit)
         try:
             actual = getattr(load_solution(path, {}), task.fields["func"])(*args)
             row.failure, row.error = judge(task, task.reference(args), task.regions(args), actual)
@@ -189,11 +83,10 @@ def measure(
     ceilings: dict[str, float],
 ) -> Iterator[Row]:
     """One row a setting, on one set of inputs."""
-    metric = task.fields["metric"]
-    args = tuple(task.space["_mk"](*shape, SEED))
+    args = task.inputs(shape)
     expected, regions = task.reference(args), task.regions(args)
     for setting in settings:
-        row = Row(task.name, shape, setting, metric)
+        row = Row(task.name, shape, setting, task.unit)
         try:
             function = getattr(load_solution(path, setting), task.fields["func"])
             torch.cuda.synchronize()
@@ -210,12 +103,10 @@ def measure(
             last = None
             row.failure, row.error = row.failure or failure, max(row.error, error)
             row.median_ms, row.best_ms = statistics.median(times), min(times)
-            giga = metric == "GB/s"
-            row.value = task.space["canonical_work"](*shape) / row.median_ms / (1e6 if giga else 1e9)
-            row.of_ceiling = row.value / ceilings["copy_gbps" if giga else "matmul_tflops"]
-            if "floor" in task.space:
-                nbytes, flops = task.space["floor"](*shape)
-                row.of_limit = limit_ms(float(nbytes), float(flops), ceilings) / row.median_ms
+            row.value = task.rate(task.work(shape), row.median_ms)
+            row.of_ceiling = row.value / ceilings["copy_gbps" if task.unit == "GB/s" else "matmul_tflops"]
+            if floor := task.floor(shape):
+                row.of_limit = limit_ms(*floor, ceilings) / row.median_ms
         except Exception as exception:  # the other settings shall still run
             traceback.print_exc()
             row.failure = f"{type(exception).__name__}: {str(exception)[:200]}"
@@ -228,11 +119,6 @@ def parse_value(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
-
-
-def shape_of(text: str) -> tuple[int, ...]:
-    """`1,2,3` -> (1, 2, 3)."""
-    return tuple(int(part) for part in text.split(","))
 
 
 def parse_settings(fixed: list[str], sweep: str) -> list[dict[str, Any]]:
@@ -270,7 +156,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("bench/kernels.py needs a CUDA device", file=sys.stderr)
         return 3
-    specs = {path.stem.replace("_", "-"): path for path in sorted((ROOT / "specs").glob("*.py"))}
+    specs = spec_paths()
     unknown = [task for task in options.tasks if task.replace("_", "-") not in specs]
     if unknown:
         print(f"no such task: {', '.join(unknown)}; there are {', '.join(specs)}", file=sys.stderr)
@@ -286,7 +172,7 @@ def main() -> int:
         try:
             spec = load_task(name, specs[name])
             shapes = options.shape or spec.fields[SHAPES[options.shapes]][: options.first]
-            path = options.solution or ROOT / "solutions" / spec.fields["module"]
+            path = options.solution or spec.solution
         except Exception as exception:
             traceback.print_exc()
             rows.append(Row(name, (), failure=f"{type(exception).__name__}: {exception}"))
