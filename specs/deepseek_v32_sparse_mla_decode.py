@@ -102,6 +102,17 @@ def derived(B, K, H, DV, DR, NROWS):
     }
 
 
+def touched_bytes(B, K, H, DV, DR, NROWS):
+    """Bytes of distinct data a call with the default inputs is expected to read and write.
+
+    Less than the canonical bytes, which count a listed row for every request that lists it: requests pick independently
+    within each stretch of the pool, so some rows are picked more than once.
+    """
+    DT, stretch = DV + DR, NROWS // K
+    distinct = stretch * K * (1 - (1 - 1 / stretch) ** B)
+    return 2 * DT * distinct + 4 * B * K + 2 * B * H * (DT + DV)
+
+
 def claims(B, K, H, DV, DR, NROWS):
     DT = DV + DR
     return {
