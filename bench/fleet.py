@@ -1,13 +1,15 @@
-"""What grading through the fleet costs and whether it loses anything. Needs no GPU; prints its figures as JSON.
+"""What grading through the fleet costs and whether it loses anything. Prints its figures as JSON.
 
     python bench/fleet.py many --count 2000              the fleet alone: a stand-in answers in place of the grader
     python bench/fleet.py many --count 2000 --ray HOST:PORT
     python bench/fleet.py chaos --count 300              the same with kill -9 of workers and driver at random
     python bench/fleet.py chaos --store postgresql://... ... and of database connections
     python bench/fleet.py real --count 8                 the real grader on a toy task: bare against through the fleet
+    python bench/fleet.py gpus --count 40 --out FILE     two GPUs against one, and a busy neighbour (two_gpus.py)
 
 `many` and `chaos` measure what is around the grader: plan, hand-over, spool, store. Their "results" are invented by the
-stand-in and are no gradings. `real` grades on the CPU, verified and not timed.
+stand-in and are no gradings. `real` grades on the CPU, verified and not timed. Only `gpus` needs GPUs, two of them;
+with `--rehearse` it goes through the same steps on the CPU.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests"), str(ROOT / "bench")]
+
+from two_gpus import study  # noqa: E402
 
 from grader.toy import GOOD, write_task  # noqa: E402
 from taskfactory.fleet.driver import Quiet, drive  # noqa: E402
@@ -200,16 +204,22 @@ def real(arguments: argparse.Namespace, folder: Path, store: Store) -> dict[str,
 def main() -> None:
     """Run one of them."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=("many", "chaos", "real", "drive"))
+    parser.add_argument("what", choices=("many", "chaos", "real", "gpus", "drive"))
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--store", help="database URL instead of a SQLite file of its own")
     parser.add_argument("--ray", metavar="ADDRESS")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-s", type=float, default=300)
+    two = parser.add_argument_group("gpus")
+    two.add_argument("--alone", type=int, default=5, help="gradings on each GPU while the other is idle")
+    two.add_argument("--contend", type=int, default=2, help="gradings of each of two runs that want the same GPUs")
+    two.add_argument("--calls", type=int, default=16, help="timed calls a shape")
+    two.add_argument("--rehearse", action="store_true", help="pretended GPUs, on the CPU")
+    two.add_argument("--out", help="file for the figures with every grading's raw times")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
+    os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:3], *filter(None, [os.environ.get("PYTHONPATH")])])
     if arguments.what == "drive":
         work_off(open_store(arguments.store), arguments.run, arguments, STAND_IN, Quiet())
         return
@@ -217,7 +227,7 @@ def main() -> None:
         folder = Path(name)
         os.environ["STAND_IN_FOLDER"] = name
         store = open_store(arguments.store or str(folder / "results.db"), create=True)
-        figures = {"many": many, "chaos": chaos, "real": real}[arguments.what](arguments, folder, store)
+        figures = {"many": many, "chaos": chaos, "real": real, "gpus": study}[arguments.what](arguments, folder, store)
         store.close()
     load = [round(value, 1) for value in os.getloadavg()]
     print(json.dumps({**figures, "load": load, "cores": len(os.sched_getaffinity(0))}, indent=1))

@@ -63,17 +63,33 @@ class _Sampler:
 
     def _watch(self, nvml: Any, handle: Any) -> None:
         while True:
-            with contextlib.suppress(nvml.NVMLError):
-                self.clocks_mhz.append(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
-                self.temperatures_c.append(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-                self.power_w.append(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3)
-                bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-                self.reasons |= {name for bit, name in _REASONS.items() if bits & bit}
-                pids = {process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-                # In a container NVML speaks of pids outside, where ours cannot be told from others'.
-                self.neighbours |= {pid for pid in pids if os.path.exists(f"/proc/{pid}")} - _family()
+            for read in (self._clock, self._heat, self._power, self._slowdown, self._processes):
+                # Each for itself: what one device does not tell must not hide the rest.
+                with contextlib.suppress(nvml.NVMLError):
+                    read(nvml, handle)
             if self.stop.wait(PERIOD_S):
-                return
+                break
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+    def _clock(self, nvml: Any, handle: Any) -> None:
+        self.clocks_mhz.append(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+
+    def _heat(self, nvml: Any, handle: Any) -> None:
+        self.temperatures_c.append(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+
+    def _power(self, nvml: Any, handle: Any) -> None:
+        self.power_w.append(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3)
+
+    def _slowdown(self, nvml: Any, handle: Any) -> None:
+        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        self.reasons |= {name for bit, name in _REASONS.items() if bits & bit}
+
+    def _processes(self, nvml: Any, handle: Any) -> None:
+        ours = _family()  # before and after: one of ours that starts or ends meanwhile is nobody else
+        pids = {process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+        # In a container NVML speaks of pids outside, where ours cannot be told from others'.
+        self.neighbours |= {pid for pid in pids if os.path.exists(f"/proc/{pid}")} - ours - _family()
 
     def finish(self) -> dict[str, Any]:
         """Stop, and say what was seen."""
