@@ -1,0 +1,1 @@
+"""Our solutions and their public peers, side by side on one device; `python bench/peers --help`."""
