@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from taskfactory.fleet.leases import Gpu, Lease
-from taskfactory.fleet.orders import Delivered, Delivery, Event, Lost, Order, Step
+from taskfactory.fleet.orders import Delivered, Event, Lost, Order, Step
+from taskfactory.fleet.pool import Place, Pool
 from taskfactory.fleet.spool import Spool
 from taskfactory.grader import confine
 from taskfactory.grader.processes import descendants
@@ -27,23 +28,17 @@ LOCK_POLL_S = 0.25
 """How often a GPU that somebody else uses is asked for again."""
 
 
-class Slot:
+class Slot(Place):
     """A worker process and what it works on; the process is started with its first order, and again if it dies."""
 
     def __init__(self, name: str, grade: str, *, gpu: bool) -> None:
-        self.name, self.grade = name, grade
+        super().__init__(name)
+        self.grade = grade
         self.lease = Lease(name) if gpu else None
         self.process: subprocess.Popen[bytes] | None = None
-        self.order: Order | None = None
         self.running = False
         """Whether the order was handed over; before that the slot waits for its GPU."""
-        self.retired = False
         self.pending = b""
-
-    @property
-    def idle(self) -> bool:
-        """Whether it may be given an order."""
-        return self.order is None and not self.retired
 
     def acquire(self) -> bool:
         """Take the GPU, if it has one and nobody else uses it."""
@@ -91,26 +86,19 @@ class Slot:
         return [json.loads(line) for line in lines], ended
 
 
-class LocalExecutor:
+class LocalExecutor(Pool[Slot]):
     """A pool of workers on this machine."""
 
     def __init__(self, spool: Spool, *, gpus: Sequence[Gpu] = (), workers: int = 1, grade: str = GRADE) -> None:
-        self.spool = spool
-        self.pool = [Slot(gpu.uuid, grade, gpu=True) for gpu in gpus]
-        self.pool = self.pool or [Slot(f"cpu-{k}", grade, gpu=False) for k in range(workers)]
+        places = [Slot(gpu.uuid, grade, gpu=True) for gpu in gpus]
+        super().__init__(spool, places or [Slot(f"cpu-{k}", grade, gpu=False) for k in range(workers)])
         self.selector = selectors.DefaultSelector()
         self.log = (spool.folder / "workers.log").open("ab")
         confine.harden_trusted(subreaper=True, no_new_privileges=False)
         self.spare = descendants(os.getpid())  # children that were there before are none of our business
 
-    def slots(self) -> Sequence[str]:
-        return [slot.name for slot in self.pool if not slot.retired]
-
-    def free(self) -> int:
-        return sum(slot.idle for slot in self.pool)
-
     def submit(self, order: Order, avoid: frozenset[str]) -> None:
-        idle = [slot for slot in self.pool if slot.idle]
+        idle = self.idle()
         slot = next((slot for slot in idle if slot.name not in avoid), idle[0])
         slot.order = order
         self._begin(slot)
@@ -136,7 +124,7 @@ class LocalExecutor:
         slot.running = True
 
     def events(self, timeout_s: float) -> list[Event]:
-        blocked = [slot for slot in self.pool if slot.order is not None and not slot.running]
+        blocked = [slot for slot in self.places if slot.order is not None and not slot.running]
         for slot in blocked:
             self._begin(slot)
         if any(not slot.running for slot in blocked):
@@ -191,7 +179,7 @@ class LocalExecutor:
         deadline = time.monotonic() + CLOSE_S
         while time.monotonic() < deadline:
             everyone = descendants(os.getpid()) - self.spare
-            living = {slot.process.pid for slot in self.pool if slot.process is not None}
+            living = {slot.process.pid for slot in self.places if slot.process is not None}
             # In this order: a process that starts in between is in neither set.
             strangers = everyone - living - {pid for worker in living for pid in descendants(worker)}
             if not strangers:
@@ -202,19 +190,8 @@ class LocalExecutor:
                     os.waitpid(pid, os.WNOHANG)
             time.sleep(0.005)
 
-    def leftovers(self) -> Iterator[Delivery]:
-        return self.spool.waiting()
-
-    def acknowledge(self, key: str) -> None:
-        self.spool.remove(key)
-
-    def retire(self, slot: str) -> None:
-        for candidate in self.pool:
-            if candidate.name == slot:
-                candidate.retired = True
-
     def close(self) -> None:
-        running = [slot for slot in self.pool if slot.process is not None]
+        running = [slot for slot in self.places if slot.process is not None]
         for slot in running:
             assert slot.process is not None
             assert slot.process.stdin is not None
@@ -226,7 +203,7 @@ class LocalExecutor:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 slot.process.wait(max(0.0, deadline - time.monotonic()))
             self._bury(slot)
-        for slot in self.pool:
+        for slot in self.places:
             if slot.lease is not None:
                 slot.lease.release()
                 slot.lease.close()

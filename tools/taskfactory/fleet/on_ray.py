@@ -12,7 +12,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from typing import Any
 from taskfactory.errors import InfrastructureError
 from taskfactory.fleet.leases import find_gpus
 from taskfactory.fleet.local import GRADE, LocalExecutor
-from taskfactory.fleet.orders import Delivered, Delivery, Event, Lost, Order, Step
+from taskfactory.fleet.orders import Delivered, Event, Lost, Order, Step
+from taskfactory.fleet.pool import Place, Pool
 from taskfactory.fleet.spool import Spool
 
 STEP_POLL_S = 0.5
@@ -78,17 +79,15 @@ def _reach(address: str) -> None:
         raise InfrastructureError(f"Ray at {address}: {error.strerror or error}") from None
 
 
-@dataclass
-class _Slot:
-    name: str
-    actor: Any
-    machine: str = ""
-    """Host of its last delivery."""
-    order: Order | None = None
-    retired: bool = False
+class _Slot(Place):
+    def __init__(self, name: str, actor: Any) -> None:
+        super().__init__(name)
+        self.actor = actor
+        self.machine = ""
+        """Host of its last delivery."""
 
 
-class RayExecutor:
+class RayExecutor(Pool[_Slot]):
     """A Ray cluster's GPUs or CPUs, each a slot.
 
     Raises:
@@ -103,7 +102,7 @@ class RayExecutor:
             import ray
         except ImportError:
             raise InfrastructureError("Ray is not installed: pip install 'taskfactory[ray]'") from None
-        self.ray, self.spool, self.cuda, self.grade = ray, spool, cuda, grade
+        self.ray, self.cuda, self.grade = ray, cuda, grade
         # Packages travel by installation, not by upload: a grader must be the same everywhere, and is hashed.
         _reach(address)
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -125,7 +124,7 @@ class RayExecutor:
         if count < 1:
             ray.shutdown()
             raise InfrastructureError(f"the Ray cluster at {address} has no {'GPU' if cuda else 'CPU'}")
-        self.pool = [self._start(f"ray-{k}") for k in range(count)]
+        super().__init__(spool, [self._start(f"ray-{k}") for k in range(count)])
         self.tasks: dict[str, Any] = {}
         self.pending: dict[Any, _Slot] = {}
         self.news: list[Event] = []
@@ -138,12 +137,6 @@ class RayExecutor:
         )  # fmt: skip
         return _Slot(name, actor.remote(name, self.grade, cuda=self.cuda))
 
-    def slots(self) -> Sequence[str]:
-        return [slot.name for slot in self.pool if not slot.retired]
-
-    def free(self) -> int:
-        return sum(slot.order is None and not slot.retired for slot in self.pool)
-
     def _task(self, digest: str) -> Any:
         """A task as a Ray object, shipped once; sources are small and mostly used once, so they go with the order."""
         if digest not in self.tasks:
@@ -151,9 +144,8 @@ class RayExecutor:
         return self.tasks[digest]
 
     def submit(self, order: Order, avoid: frozenset[str]) -> None:
-        machines = {slot.machine for slot in self.pool if slot.name in avoid}
-        idle = [slot for slot in self.pool if slot.order is None and not slot.retired]
-        slot = min(idle, key=lambda slot: (slot.machine in machines, slot.name in avoid))
+        machines = {slot.machine for slot in self.places if slot.name in avoid}
+        slot = min(self.idle(), key=lambda slot: (slot.machine in machines, slot.name in avoid))
         slot.order = order
         content = self.spool.contents.source(order.source_sha256)
         self.pending[slot.actor.run.remote(order, self._task(order.task_sha256), content)] = slot
@@ -185,19 +177,8 @@ class RayExecutor:
         slot.machine = delivery.host
         return Delivered(order, slot.name, delivery)
 
-    def leftovers(self) -> Iterator[Delivery]:
-        return self.spool.waiting()
-
-    def acknowledge(self, key: str) -> None:
-        self.spool.remove(key)
-
-    def retire(self, slot: str) -> None:
-        for candidate in self.pool:
-            if candidate.name == slot:
-                candidate.retired = True
-
     def close(self) -> None:
-        for slot in self.pool:
+        for slot in self.places:
             with contextlib.suppress(self.ray.exceptions.RayError):
                 self.ray.kill(slot.actor)  # its worker notices the end of its input and ends what it started
         self.ray.shutdown()
