@@ -1,4 +1,4 @@
-"""One grading on a GPU at a time, whoever starts it: a lock on a file named after the GPU's UUID.
+"""One grading on a GPU at a time, whoever starts it, the fleet or a person: a lock on a file named after its UUID.
 
 The lock is `flock`'s, so it belongs to the open file, which driver and worker share: it outlives either of them and is
 gone with both. It holds on one machine; containers that share a GPU must share the folder (`TASKFACTORY_LOCKS`).
@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,10 @@ class Lease:
             return False
         return True
 
+    def wait(self) -> None:
+        """Take the lock as soon as nobody has it."""
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+
     def release(self) -> None:
         """Give the lock back, also on behalf of the processes that inherited the file."""
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
@@ -89,3 +94,40 @@ def find_gpus(wanted: tuple[str, ...] = ()) -> list[Gpu]:
         known = ", ".join(gpu.uuid for gpu in dict.fromkeys(by_name.values()))
         raise UsageError(f"no GPU {', '.join(missing)} here; there are: {known}")
     return list(dict.fromkeys(by_name[name] for name in names)) or list(dict.fromkeys(by_name.values()))
+
+
+@contextlib.contextmanager
+def first_gpu(wait: bool, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the first GPU that CUDA_VISIBLE_DEVICES allows, which names that one alone until the block ends.
+
+    Args:
+        wait: until another grading is done with it.
+        say: told that it waits, or that the GPU cannot be told apart and is used without a lock.
+
+    Raises:
+        InfrastructureError: it is in use and `wait` is false.
+    """
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        gpu = find_gpus()[0] if before != "" else None  # empty: CUDA is to see none
+    except (InfrastructureError, UsageError, IndexError) as error:
+        say(f"the GPU is used without a lock, so other gradings may disturb this one: {error}")
+        gpu = None
+    if gpu is None:
+        yield
+        return
+    lease = Lease(gpu.uuid)
+    try:
+        if not lease.acquire():
+            if not wait:
+                raise InfrastructureError(f"another grading is using {gpu.name} {gpu.uuid}")
+            say(f"another grading is using {gpu.name} {gpu.uuid}; waiting for it")
+            lease.wait()
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu.uuid
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+        lease.close()
