@@ -246,6 +246,99 @@ def test_the_table_tells_ratios_and_who_is_missing() -> None:
     assert "failed: OutOfMemoryError" in text
 
 
+def results_with(folder: Path, *runs: Any) -> Any:
+    import performance
+    from peers.record import dumps
+
+    day = folder / "2030-01-02"
+    day.mkdir()
+    (folder / "2031-01-01").mkdir()  # newer, but without a record
+    for number, run in enumerate(runs):
+        (day / f"peers-{number}.json").write_text(dumps(run), "utf-8")
+    grading = {
+        "task": "toy",
+        "status": "passed",
+        "shapes": [
+            {"kind": "graded", "shape": [4, 8], "bounded": True, "metric": 987.6, "fraction_of_limit": 0.888},
+            {"kind": "graded", "shape": [4, 9], "bounded": False, "metric": None, "fraction_of_limit": None},
+        ],
+    }
+    (day / "graded-toy.json").write_text(json.dumps(grading), "utf-8")
+    return performance.newest(folder)
+
+
+def test_the_page_shows_rates_ratios_and_what_is_missing(tmp_path: Path) -> None:
+    import performance
+
+    text = performance.render(results_with(tmp_path, sample_run()))
+    row = "| graded | 4, 8 | 1000 | 0.900 | 1.0e-03 | fast | 500 | 2 | copy | 1250 | 0.8 | 988 | 0.888 |"
+    assert row in text
+    assert "| graded | 4, 9 | – | – | – | – | – | – | – | – | – | – | – |" in text
+    assert "not compared: cheat: wrong: relative error" in text
+    assert "not compared: gone: unavailable: not installed" in text
+    assert "not run: 4, 9: OutOfMemoryError: x" in text
+    assert "| `toy` | – GB/s | – | 2 to 2 | not compared |" in text
+
+
+def test_no_figure_of_a_grading_that_did_not_pass(tmp_path: Path) -> None:
+    import performance
+
+    results = results_with(tmp_path, sample_run())
+    results.graded["toy"] |= {"status": "infrastructure_error", "message": "noisy"}
+    text = performance.render(results)
+    assert "988" not in text
+    assert "no times by the grader: infrastructure_error: noisy" in text
+
+
+@pytest.mark.parametrize(("ours_ms", "verdict"), [(0.8, "yes"), (0.86, "no")])
+def test_an_aim_holds_or_does_not(tmp_path: Path, ours_ms: float, verdict: str) -> None:
+    import performance
+
+    run = sample_run()
+    run.shapes.pop()
+    run.shapes[0].task = "cache-hit-skip-gate"
+    run.shapes[0].entries[0].times_ms = [ours_ms]
+    row = performance.summary_rows(results_with(tmp_path, run))[0]
+    assert row[2:] == ["≥ 0.94 × best yardstick", f"{0.8 / ours_ms:.3g} to {0.8 / ours_ms:.3g}", verdict]
+
+
+def test_a_later_run_replaces_a_shape_unless_it_failed(tmp_path: Path) -> None:
+    first, second = sample_run(), sample_run()
+    second.started_at = "2031-01-02T03:04:05Z"
+    second.shapes[0].entries[0].times_ms = [4.0]
+    second.shapes[1].failure = "again"
+    records = results_with(tmp_path, second, first).tasks()["toy"]
+    assert [record.failure for record in records] == ["", "OutOfMemoryError: x"]
+    assert records[0].solution().median_ms == 4.0
+
+
+def test_the_roofline_places_ours_and_the_best_peer() -> None:
+    import xml.etree.ElementTree as ElementTree
+
+    from roofline import draw, points
+
+    run = sample_run()
+    placed = points(run.shapes)
+    assert [(entry.name, round(x, 6), round(y, 6)) for _, entry, x, y in placed] == [
+        ("fast", 1e-3, 5e-4),
+        ("ours", 1e-3, 1e-3),
+    ]
+    tree = ElementTree.fromstring(draw(run.shapes, run.ceilings, "a <device>"))
+    circles = [c for c in tree.iter("{http://www.w3.org/2000/svg}circle") if len(c)]
+    assert [c[0].text for c in circles] == ["toy (4, 8), fast: 500 GB/s", "toy (4, 8), ours: 1000 GB/s"]
+    assert float(circles[0].get("cy", "")) > float(circles[1].get("cy", ""))  # slower is lower
+    assert draw([], run.ceilings, "nothing measured").count("<circle") == 0
+
+
+def test_the_committed_page_is_what_the_records_say() -> None:
+    import performance
+
+    results = performance.newest(performance.RESULTS)
+    page = performance.PAGE.read_text("utf-8")
+    assert performance.insert(page, performance.render(results)) == page
+    assert performance.PICTURE.is_file() == (results is not None)
+
+
 def sample_run() -> Any:
     """Two shapes of an invented task: ours takes 1 ms, a right peer 2, a wrong one 0.1; the second shape failed."""
     from peers.record import Entry, Run, ShapeRecord
