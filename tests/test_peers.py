@@ -208,6 +208,40 @@ def test_no_device_is_said_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "CUDA device" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_whole_run_without_a_device(broken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import functools
+
+    import torch
+    import workbench
+    from peers import command, contest
+    from peers.record import load
+
+    def solution(toy: Any) -> Any:
+        if broken:
+            raise RuntimeError("no such kernel")
+        return lambda: reference(toy)(*toy.args)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(contest, "_wait", lambda: None)
+    monkeypatch.setattr(command, "EventClock", Turns)
+    monkeypatch.setattr(command, "measure_ceilings", lambda: {"copy_gbps": 10.0, "matmul_tflops": 1.0})
+    monkeypatch.setattr(command, "environment", lambda device: {"device": device, "torch": "2"})
+    monkeypatch.setattr(command, "_solution", solution)
+    monkeypatch.setattr(workbench, "load_task", functools.partial(workbench.load_task, device="cpu"))
+    path = tmp_path / "peers.json"
+    shapes = ["--shape", "4,6,2,20,28,12,8", "--shape", "1,2,3"]  # the second one is no shape of this task
+    assert command.main(["conv3d-tiled-decode-blend", *shapes[:2], "--json", str(path)]) == int(broken)
+    [record] = load(path).shapes
+    assert [e.status for e in record.entries if e.role == "peer"] == ["verified"] * 4
+    assert record.entries[0].status == ("failed" if broken else "verified")
+    assert (record.ratio("peer") is None) == broken
+    assert command.main(["conv3d-tiled-decode-blend", *shapes, "--json", str(path)]) == 1
+    assert [bool(record.failure) for record in load(path).shapes] == [False, True]
+    assert command.main(["based-forward", "--first", "1", "--deadline", "0", "--json", str(path)]) == 1
+    assert "not run" in load(path).shapes[0].failure
+
+
 def test_the_recorded_command_names_no_place_of_this_machine() -> None:
     from peers.command import _reproducible
 

@@ -97,18 +97,22 @@ def failed(record: ShapeRecord) -> bool:
 
 
 def _records(name: str, path: Path, options: argparse.Namespace, ceilings: dict[str, float]) -> list[ShapeRecord]:
-    """A task's shapes without entries, or one record that says why there are none."""
+    """A task's shapes without entries; a record that says why where a shape or the task cannot be had."""
+    records: list[ShapeRecord] = []
     try:
         task = workbench.load_task(name, path)
         kinds = [("given", options.shape)] if options.shape else [(k, task.fields[SHAPES[k]]) for k in options.shapes]
-        return [
-            empty_record(task, kind, tuple(shape), ceilings)
-            for kind, shapes in kinds
-            for shape in shapes[: options.first]
-        ]
     except Exception as error:
         traceback.print_exc()
         return [ShapeRecord(name, "", [], "", 0.0, None, None, failure=describe(error))]
+    for kind, shapes in kinds:
+        for shape in shapes[: options.first]:
+            try:
+                records.append(empty_record(task, kind, tuple(shape), ceilings))
+            except Exception as error:
+                failure = describe(error)
+                records.append(ShapeRecord(name, kind, list(shape), task.unit, 0.0, None, None, failure=failure))
+    return records
 
 
 def empty_record(task: Task, kind: str, shape: tuple[int, ...], ceilings: dict[str, float]) -> ShapeRecord:
