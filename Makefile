@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 setup: $(READY)  ## make .venv with the package (editable) and the development tools
 
 .PHONY: demo
-demo: $(READY) build  ## build the five bundles, grade the five solutions, print the table
+demo: $(READY) build  ## build the five bundles, grade the five solutions, print table and report
 	$(BIN)/python bench/demo.py $(ARGS)
 
 .PHONY: test
