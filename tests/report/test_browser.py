@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from store.invented import PAIR_SUM, ROW_SCALE, fill, invented_result, new_result, sqlite_store
+from taskfactory.fleet.plan import read_task
 from taskfactory.grader.result import Status
 from taskfactory.report.serve import Server
 from taskfactory.report.site import Options, Site, write_site
@@ -55,6 +56,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entries.append(("Model B", "9", invented_result(ROW_SCALE, None, status=Status.INFRASTRUCTURE_ERROR, message="x")))
     fill(store, entries, conditions={"slowed_by": ["heat"]})
     fill(store, [("Model C", "1", invented_result(ROW_SCALE, None, device="x86_64"))], run_id="r2")
+    calibrated = read_task("based-forward")  # a real task, for the picture of its calibration
+    fill(store, [("Model A", "1", invented_result(calibrated, 0.7))], tasks=(calibrated,), run_id="r3")
     write_site(Site(store, Options(merge=frozenset({"device"}))), folder / "merged")
     write_site(Site(store, Options()), folder / "site")
     write_site(Site(store, Options(private=True)), folder / "private")
@@ -87,10 +90,20 @@ def test_axe_finds_nothing_on_any_kind_of_page(browser: Any, out: Path, scheme: 
 
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
     page = context.new_page()
-    kinds = ["index", "runs", "about", "task/row-scale", "task/row-scale-readme", "result/1", "result/31", "result/32"]
+    kinds = [
+        "index",
+        "runs",
+        "about",
+        "task/row-scale",
+        "task/row-scale-readme",
+        "task/based-forward",
+        "result/1",
+        "result/31",
+        "result/32",
+    ]
     wrong: list[tuple[str, str, list[str]]] = []
     paths = [out / f"{kind}.html" for kind in kinds] + [next((out / "who").glob("*.html"))]
-    paths += [out.parent / "private" / "result" / "1.html", out.parent / "private" / "task" / "row-scale.html"]
+    paths += [out.parent / "private" / "result" / "1.html", out.parent / "private" / "task" / "based-forward.html"]
     for path in [*paths, out.parent / "merged" / "task" / "row-scale.html"]:
         page.goto(path.as_uri())
         for rule in Axe().run(page).response["violations"]:

@@ -19,6 +19,7 @@ from taskfactory.grader.result import Status
 from taskfactory.paths import templates_dir
 from taskfactory.report import words
 from taskfactory.report.boards import Board, boards, overall
+from taskfactory.report.calibration import Calibration, calibrations, gates, share
 from taskfactory.report.entries import Entry, Span, entry_of, record_of
 from taskfactory.report.svg import fraction_bar, strip
 from taskfactory.store.store import Store
@@ -49,6 +50,7 @@ class Site:
         self.store, self.options = store, options
         self.entries: list[Entry] = []
         self.boards: dict[str, list[Board]] = {}
+        self.calibrations: dict[str, list[Calibration]] = {}
         self.environment = _environment()
         self.version = (-1, -1)
         self.refresh()
@@ -137,11 +139,14 @@ class Site:
         own = [entry for entry in self.entries if entry.task == task]
         found = self.boards.get(task, [])
         tops = [row.best.fraction.high for board in found for row in board.rows if row.best and row.best.fraction]
-        # A limit in ms is the work in other words, so it is not for solvers.
-        limits = next((entry for entry in reversed(own) if entry.limits_ms), None) if self.options.private else None
+        stored = self.tasks[task]
+        if stored.content_sha256 not in self.calibrations:  # once: a spec may take a while to load
+            self.calibrations[stored.content_sha256] = calibrations(stored, names=self.options.private)
         return {
-            "task": self.tasks[task], "own": own, "found": found, "top": max([1.0, *tops]) * 1.02, "limits": limits,
-            "readme": words.markdown(self.tasks[task].readme), "broken": sum(not entry.judged for entry in own),
+            "task": stored, "own": own, "found": found, "top": max([1.0, *tops]) * 1.02, "gates": gates(stored),
+            "limits": next((entry for entry in reversed(own) if entry.limits_ms), None),
+            "calibrations": self.calibrations[stored.content_sha256],
+            "readme": words.markdown(stored.readme), "broken": sum(not entry.judged for entry in own),
         }  # fmt: skip
 
     def _who(self, stem: str) -> dict[str, Any]:
@@ -200,7 +205,7 @@ def _environment() -> jinja2.Environment:
     )  # fmt: skip
     environment.filters |= {
         "figure": words.figure, "fraction": words.fraction, "status": words.status_text, "slug": words.slug,
-        "moment": words.moment,
+        "moment": words.moment, "share": share,
         "duration": words.duration,
     }  # fmt: skip
     environment.globals |= {"fraction_bar": fraction_bar, "shape_span": _shape_span}

@@ -1,11 +1,12 @@
-"""The two pictures of the report as inline SVG: a bar with its interval, and every call's time as a dot.
+"""The pictures of the report as inline SVG: a bar with its interval, every call's time as a dot, and shares of a gate.
 
 Colours come from the page's style sheet by class, so that both themes work. Numbers are in the tables beside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from markupsafe import Markup, escape
 
@@ -13,6 +14,7 @@ from taskfactory.report.entries import Span
 
 BAR_WIDTH, BAR_HEIGHT = 220, 18
 STRIP_WIDTH, STRIP_HEIGHT = 640, 74
+GATE_WIDTH, GATE_LEFT, GATE_RIGHT, GATE_ROW = 760, 158, 40, 30
 
 
 def fraction_bar(span: Span, top: float) -> Markup:
@@ -62,9 +64,8 @@ def strip(
     )
 
 
-def _heights(times: Sequence[float], x: object) -> list[float]:
+def _heights(times: Sequence[float], x: Callable[[float], float]) -> list[float]:
     """Pile up dots that would cover one another, as in a dot plot."""
-    assert callable(x)
     columns: dict[int, int] = {}
     heights = []
     for time in times:
@@ -81,3 +82,59 @@ def _label(x: float, text: str, name: str, other: float | None = None) -> str:
         anchor, x = ("start", x) if x >= other else ("end", x)
         x = max(x, other + 75) if anchor == "start" and other < 60 else x
     return f'<text class="{name}" x="{x}" y="{STRIP_HEIGHT - 4}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def gate_picture(
+    label: str,
+    rows: Sequence[tuple[str, str, Sequence[tuple[str, float]]]],
+    powers: tuple[float, float],
+    margins: tuple[float, float],
+) -> Markup:
+    """How much of a gate honest and wrong work use up, on a logarithmic axis with the gate at 1.
+
+    Args:
+        label: the picture in words.
+        rows: of each kind its title, its role (a class of the style sheet), and (name or "", share) of each subject.
+        powers: ends of the axis as powers of ten; what lies beyond is drawn at the end.
+        margins: shares between which nothing should lie.
+    """
+    low, high = powers
+    top, bottom = 26, 26 + GATE_ROW * len(rows)
+
+    def x(use: float) -> float:
+        part = 0.0 if use <= 0 else 1.0 if math.isinf(use) else (math.log10(use) - low) / (high - low)
+        return round(GATE_LEFT + (GATE_WIDTH - GATE_LEFT - GATE_RIGHT) * min(1.0, max(0.0, part)), 1)
+
+    parts = [
+        f'<rect class="margin" x="{x(margins[0])}" y="{top - 4}" width="{x(margins[1]) - x(margins[0]):.1f}" '
+        f'height="{bottom - top + 4}"/><path class="gate" d="M{x(1)} {top - 8}V{bottom}"/>'
+        f'<text class="gate-label" x="{x(1)}" y="{top - 12}" text-anchor="middle">gate</text>'
+        f'<path class="axis" d="M{GATE_LEFT} {bottom}H{GATE_WIDTH - GATE_RIGHT}"/>'
+    ]
+    for power in range(math.ceil(low), math.floor(high) + 1):
+        at = x(10.0**power)
+        end = "≥ " if power == high else "≤ " if power == low else ""
+        text = f"{10.0**power:g}" if power < 4 else f"{10**power:,}".replace(",", "\u202f")
+        parts.append(f'<path class="axis" d="M{at} {bottom}v5"/>')
+        parts.append(f'<text x="{at}" y="{bottom + 19}" text-anchor="middle">{end}{text}</text>')
+    for k, (title, role, subjects) in enumerate(rows):
+        middle = top + GATE_ROW * k + GATE_ROW // 2
+        parts.append(f'<text x="{GATE_LEFT - 14}" y="{middle + 4}" text-anchor="end">{escape(title)}</text>')
+        parts.append(f'<g class="{escape(role)}">{_subjects(subjects, x, middle)}</g>')
+    return Markup(  # numbers, and names that are escaped
+        f'<svg class="gates" role="img" aria-label="{escape(label)}" viewBox="0 0 {GATE_WIDTH} {bottom + 26}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _subjects(subjects: Sequence[tuple[str, float]], x: Callable[[float], float], middle: int) -> str:
+    """A dot each, beside one another in up to three lanes where they would cover one another."""
+    columns: dict[int, int] = {}
+    dots = []
+    for name, use in subjects:
+        column = int(x(use) / 6)
+        lane = columns[column] = columns.get(column, 0) + 1
+        y = middle + (0, -8, 8)[(lane - 1) % 3]
+        title = f"<title>{escape(name)}: {use:.3g}</title>" if name else ""
+        dots.append(f'<circle cx="{x(use)}" cy="{y}" r="3.4">{title}</circle>')
+    return "".join(dots)
