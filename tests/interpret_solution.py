@@ -2,9 +2,9 @@
 
     TRITON_INTERPRET=1 python tests/interpret_solution.py SPEC SOLUTION [--every-case]
 
-Default inputs run on every correct shape. Cases run on the two correct shapes of least canonical work, or on all of
-them with --every-case. Prints one JSON object a call and exits 1 if any call failed; a call is judged by the grader's
-own comparison, except that the inputs are also compared with what they were before.
+Default and mixed inputs run on every correct shape. Cases run on the two correct shapes of least canonical work, or on
+all of them with --every-case. Prints one JSON object a call and exits 1 if any call failed; a call is judged by the
+grader's own comparison, except that the inputs are also compared with what they were before.
 """
 
 import argparse
@@ -17,8 +17,11 @@ from pathlib import Path
 
 import torch
 
+from taskfactory.checks.lab import SHARED_SOURCES
 from taskfactory.grader.compare import Gates, as_tuple, build_regions, compare_outputs
-from taskfactory.grader.sources import Part, case_functions, load_namespace
+from taskfactory.grader.plan import input_makers
+from taskfactory.grader.sources import Part, load_namespace
+from taskfactory.grader.task import MIXED
 from taskfactory.load import SpecFile, load_spec
 
 SEED = 20
@@ -26,8 +29,7 @@ SEED = 20
 
 def namespace(file: SpecFile) -> dict:
     """The spec's embedded sources, executed for the CPU."""
-    fields = ("reference_imports", "flops_src", "reference_src", "make_inputs_src", "cases_src", "regions_src")
-    sources = [file.source(field) for field in fields if file.value(field)]
+    sources = [file.source(field) for field in SHARED_SOURCES if file.value(field)]
     return load_namespace([Part(s.text, str(s.path), s.first_line) for s in sources], device="cpu")
 
 
@@ -75,8 +77,9 @@ def main() -> int:
     shapes = file.spec.correct_shapes
     smallest = sorted(shapes, key=lambda shape: space["canonical_work"](*shape))
     case_shapes = shapes if options.every_case else smallest[:2]
-    calls = [("default", space["_mk"], shape) for shape in shapes]
-    calls += [(name, make, shape) for name, make in case_functions(space).items() for shape in case_shapes]
+    makers = input_makers(space, mixed=file.spec.timed_src is not None)
+    calls = [(name or "default", makers[name], shape) for name in makers if name in ("", MIXED) for shape in shapes]
+    calls += [(name, make, shape) for name, make in makers.items() if name not in ("", MIXED) for shape in case_shapes]
     failed = 0
     for name, make, shape in calls:
         args = make(*shape, SEED)

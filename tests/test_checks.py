@@ -50,6 +50,8 @@ DAMAGE = [
     ("TF205", [("def canonical_work(M, N)", "def work(M, N)")], "flops_src='''"),
     ("TF205", [("def floor(M, N)", "def bound(M, N)")], "floor_src='''"),
     ("TF206", [("def _mk(M, N, seed)", "def _mk(N, M, seed)")], "def _mk(N, M"),
+    ("TF205", [("def mix(M, N, seed)", "def _mixed(M, N, seed)")], "timed_src='''"),
+    ("TF206", [("def mix(M, N, seed)", "def mix(M, seed)")], "def mix(M, seed)"),
     ("TF206", [("def canonical_work(M, N)", "def canonical_work(M, N, chunk)")], "def canonical_work(M, N, chunk)"),
     ("TF206", [("def derived(M, N)", "def derived(M)")], "def derived(M)"),
     ("TF206", [("def case_full_rows(M, N, seed)", "def case_full_rows(M, N)")], "def case_full_rows(M, N)"),
@@ -61,9 +63,12 @@ DAMAGE = [
         "def ignore_scale(x, scale",
     ),
     ("TF209", [("logits = (x.float() * scale)", "logits = F.relu(x.float() * scale)")], "logits = F.relu"),
+    ("TF209", [("return x.masked_fill_(behind", "return x.masked_fill_(beside")], "return x.masked_fill_(beside"),
     ("TF209", [("weights = torch.exp(", "weights = numpy.exp(")], "weights = numpy"),
     ("TF210", [("def case_full_rows(", "def full_rows(")], "def full_rows("),
     ("TF210", [("def case_full_rows(", "def case_Full(")], "def case_Full("),
+    ("TF210", [("def mix(", "def case_more(M, N, seed):\n    return None\n\n\ndef mix(")], "def case_more("),
+    ("TF210", [("def case_full_rows(", "def case_mixed(")], "def case_mixed("),
     ("TF301", [("correct_shapes=[(7, 64)", "correct_shapes=[(7, 64, 1)")], "correct_shapes="),
     ("TF302", [("correct_shapes=[(7, 64)", "correct_shapes=[(7, -64)")], "correct_shapes="),
     ("TF303", [("(3, 129)", "(7, 64)")], "correct_shapes="),
@@ -175,7 +180,7 @@ def test_docs_are_current():
 
 def test_idle_argument(tmp_path):
     content = damaged(("return x, lengths, 0.5", "return x, lengths"))
-    content = replaced_field(content, "cases_src", "None")
+    content = replaced_field(replaced_field(content, "cases_src", "None"), "timed_src", "None")
     found = [finding for finding in findings_of(write(tmp_path, content)) if finding.code == "TF225"]
     assert [finding.line for finding in found] == [line_of(content, "def _mk")]
     assert "'scale'" in found[0].message

@@ -187,6 +187,39 @@ DAMAGE = [
     ("TF662", [("    edge[0] = True\n", "")], "def regions", "'first_column' selects nothing"),
 ]  # fmt: skip
 
+MIX = '''    timed_src=\'\'\'
+def mix(M, N, seed):
+    """Some rows are four times as large."""
+    x, shift, width = _mk(M, N, seed)
+    rng = torch.Generator(device=x.device).manual_seed(seed + 1)
+    large = torch.rand(M, 1, device=x.device, generator=rng) < 0.3
+    return torch.where(large, 4 * x, x), shift, width
+\'\'\',
+'''
+MIXED = "    return torch.where(large, 4 * x, x), shift, width\n"
+
+# The same for the source of mixed inputs.
+MIX_DAMAGE = [
+    ("TF601", [(MIXED, "    return x[0, 99]\n")], "return x[0, 99]", "the mixed inputs at"),
+    ("TF621", [("torch.rand(M, 1, device=x.device, generator=rng)", "torch.rand(M, 1)")],
+     "def mix", "the mixed inputs"),
+    ("TF622", [("_mk(M, N, seed)", "_mk(M, N, 3)"), ("manual_seed(seed + 1)", "manual_seed(5)")],
+     "def mix", "mix returns the same arguments"),
+    ("TF623", [(MIXED, "    return None\n")], "def mix", "mix returns a NoneType"),
+    ("TF623", [(MIXED, "    return x, shift\n")], "def mix", "mix returns no width"),
+    ("TF625", [('    """Some rows are four times as large."""\n', "")], "def mix", "mix has no docstring"),
+    ("TF626", [(MIXED, "    return x, shift, width\n")], "def mix", "mix returns the arguments of _mk"),
+    ("TF627", [(MIXED, "    return 2 * x[:-1], shift, width\n")], "def mix", "makes x float32 (4, 33), and _mk"),
+    ("TF627", [(MIXED, "    return 2 * x.double(), shift, width\n")], "def mix", "makes x float64 (5, 33)"),
+    ("TF627", [(MIXED, "    return 2 * x.T.contiguous().T, shift, width\n")], "def mix", "with strides (1, 5)"),
+    ("TF627", [(MIXED, "    return 2 * x, shift, width - 1\n")], "def mix", "makes width 31, and _mk 32"),
+    ("TF627", [(MIXED, "    return 2 * x, shift, width, 2.0\n")], "def mix", "returns 4 arguments, and _mk 3"),
+    ("TF634", [(MIXED, "    return x / 0.0, shift, width\n")], "def toy", "on the mixed inputs"),
+    ("TF651", [("4 * x, x), shift, width", "0 * x, 0 * x), 0 * shift, width")], "def toy", "zeros pass on the mixed"),
+    ("TF657", [(MIXED, "    return torch.where(large, 4 * x, x), 0 * shift, width\n")],
+     "def no_shift", "passes on the mixed"),
+]  # fmt: skip
+
 IN_A_CHILD = [
     ("TF602", "    while True: pass\n", "while True", "stopped after 3 s: the reference"),
     ("TF603", "    import os\n    os._exit(0)\n", "os._exit(0)", "status 0"),
@@ -211,6 +244,15 @@ def write(folder: Path, *changes: tuple[str, str]) -> SpecFile:
     path = folder / "toy.py"
     path.write_text(text, "utf-8")
     return load_spec(path)
+
+
+def mixed(folder: Path, *changes: tuple[str, str]) -> SpecFile:
+    """The toy with mixed inputs, in whose source strings are replaced."""
+    source = MIX
+    for old, new in changes:
+        assert old in source, f"mix does not contain {old!r}"
+        source = source.replace(old, new, 1)
+    return write(folder, ("    cases_src=", source + "    cases_src="))
 
 
 def examine(file: SpecFile, **options) -> tuple[list[Finding], dict]:
@@ -259,6 +301,20 @@ def test_memory_is_scaled_where_a_source_looks_at_values(tmp_path):
         assert scaled["method"] == "scaled"
         assert scaled["parts_gb"]["inputs"] == dry["parts_gb"]["inputs"]
         assert scaled["parts_gb"]["working"] == pytest.approx(dry["parts_gb"]["working"], rel=0.15)
+
+
+@pytest.mark.parametrize(("code", "changes", "where", "words"), MIX_DAMAGE, ids=[f"{d[0]}-{d[3]}" for d in MIX_DAMAGE])
+def test_damage_of_mixed_inputs_is_found_at_its_line(tmp_path, code, changes, where, words):
+    file = mixed(tmp_path, *changes)
+    found = [f for f in examine(file)[0] if f.code == code and words in f.message]
+    assert found, shown(examine(file)[0])
+    assert line_of(file.text, where) in [finding.line for finding in found]
+
+
+def test_sound_mixed_inputs_have_no_findings(tmp_path):
+    findings, figures = examine(mixed(tmp_path))
+    assert shown(findings) == "nothing"
+    assert all(row["rejected"] for rows in figures["ablations"].values() for row in rows)
 
 
 @pytest.mark.parametrize(("code", "changes", "needle", "words"), DAMAGE, ids=[f"{row[0]}-{row[3]}" for row in DAMAGE])

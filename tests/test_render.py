@@ -85,6 +85,33 @@ def test_task_json(files):
     assert public == hidden
 
 
+MIX = """    timed_src='''
+def mix(M, N, seed):
+    \"\"\"A few rows are | larger.\"\"\"
+    x, weight = _mk(M, N, seed)
+    return 2 * x, weight
+''',
+"""
+
+
+def test_mixed_inputs_are_named_wherever_inputs_are_spoken_of(tmp_path, files):
+    assert json.loads(files[TESTS + "task.json"])["mixed"] is False
+    assert "return _mk(*shape, seed=seed)" in files[APP + "make_inputs.py"]
+    assert "**Timed calls** get the ordinary inputs" in files[APP + "README.md"]
+    made = render(edited(tmp_path, "    cases_src=", MIX + "    cases_src="), image=IMAGE)
+    hidden, public = json.loads(made[TESTS + "task.json"]), json.loads(made[APP + "task.json"])
+    assert hidden["mixed"] is public["mixed"] is True
+    assert hidden["cases"] == ["given_eps", "zero_rows"]
+    for folder in (APP, TESTS):
+        assert MIX.split("'''")[1].strip("\n") in made[folder + "make_inputs.py"]
+        assert "return mix(*shape, seed=seed)" in made[folder + "make_inputs.py"]
+    shown = made[APP + "README.md"]
+    assert "A few rows are \\| larger." in shown
+    assert "as the case `mixed`" in shown
+    assert "get the ordinary inputs" not in shown
+    assert "\n\n\n" not in shown
+
+
 def test_task_json_without_optional_fields():
     file = load_spec(FIXTURE)
     facts = {**task_facts(file), "floor": None}

@@ -24,7 +24,7 @@ def test_new_specs_are_flawless(tmp_path, name):
 
 def test_it_shows_what_trust_needs():
     text = specimens.text()
-    for field in ("derived_src", "floor_src", "cases_src", "alternates", "ablations"):
+    for field in ("derived_src", "floor_src", "timed_src", "cases_src", "alternates", "ablations"):
         assert f"\n    {field}=" in text
     given = set(re.findall(r"\n    ([a-z_]+)=", text))
     assert given <= set(FIELDS)
@@ -37,10 +37,11 @@ def test_sources_do_what_they_claim(tmp_path):
     """On the CPU: the alternate agrees at every case, and each ablation fails at one."""
     torch = pytest.importorskip("torch")
     spec = load_spec(specimens.write(tmp_path, specimens.text())).spec
-    sources = [spec.reference_imports, spec.reference_src, spec.make_inputs_src, spec.cases_src or ""]
+    sources = [spec.reference_imports, spec.reference_src, spec.make_inputs_src, spec.timed_src, spec.cases_src]
+    assert all(sources)
     names: dict = {}
     exec("\n".join([*sources, *spec.alternates.values(), *spec.ablations.values()]).replace('"cuda"', '"cpu"'), names)
-    makers = [names["_mk"], *(value for key, value in names.items() if key.startswith("case_"))]
+    makers = [names["_mk"], names["mix"], *(value for key, value in names.items() if key.startswith("case_"))]
     worst = dict.fromkeys([*spec.alternates, *spec.ablations], 0.0)
     for shape in [(7, 64), (3, 129)]:
         for maker in makers:

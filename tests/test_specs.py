@@ -13,11 +13,14 @@ import torch
 
 from taskfactory.checks import check_many
 from taskfactory.grader.compare import Gates, OutputReport, as_tuple, build_regions, compare_outputs
-from taskfactory.grader.sources import Part, case_functions, load_namespace
+from taskfactory.grader.plan import input_makers
+from taskfactory.grader.sources import Part, load_namespace
 from taskfactory.load import SpecFile, load_spec
 from taskfactory.paths import specs_dir
 
-SOURCES = ("reference_imports", "flops_src", "make_inputs_src", "cases_src", "reference_src", "regions_src")
+SOURCES = (
+    "reference_imports", "flops_src", "make_inputs_src", "timed_src", "cases_src", "reference_src", "regions_src",
+)  # fmt: skip
 SEED = 20
 SPECS = [load_spec(path) for path in sorted(specs_dir().glob("*.py"))]
 
@@ -40,13 +43,13 @@ class Bench:
         self.shape = shape or min(self.spec.correct_shapes, key=lambda shape: work.call("canonical_work", *shape))
         self.names = self.spec.tuple_names or ("out",)
         self.reference = self.namespace[self.spec.func]
-        self.cases = case_functions(self.namespace)
+        self.makers = input_makers(self.namespace, mixed=self.spec.timed_src is not None)
+        self.cases = {name: make for name, make in self.makers.items() if name}
         self._kept: dict[str, tuple] = {}
 
     def inputs(self, case: str = "", seed: int = SEED):
-        """Fresh arguments: defaults, or a case's; None where the case does not apply."""
-        maker = self.cases[case] if case else self.namespace["_mk"]
-        return maker(*self.shape, seed)
+        """Fresh arguments: defaults, or a case's, or the mixed ones; None where the case does not apply."""
+        return self.makers[case](*self.shape, seed)
 
     def expected(self, case: str = ""):
         """The reference's outputs on `inputs(case)`, computed once."""

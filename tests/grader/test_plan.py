@@ -107,3 +107,38 @@ def test_a_reference_runs_without_gradients_and_may_return_one_tensor(tmp_path: 
     assert not y.requires_grad
     (tmp_path / "reference.py").write_text("def row_scale(x, scale=None):\n    return [x, x]\n")
     assert len(Workload(tmp_path, "cpu").reference((torch.ones(3),))) == 2
+
+
+MIX = '''
+
+def mix(N, M, seed):
+    """Larger in some rows."""
+    return (_mk(N, M, seed)[0] + 100,)
+'''
+
+
+def test_timed_calls_get_mixed_inputs_which_correct_shapes_verify_as_a_case(tmp_path: Path) -> None:
+    write_task(tmp_path, mixed=True)
+    with (tmp_path / "make_inputs.py").open("a") as file:
+        file.write(MIX)
+    workload = Workload(tmp_path, "cpu")
+    for plan in workload.plans(Job(str(tmp_path), "", "", "grade", "cuda")):
+        args = workload.make_inputs(plan, 7)
+        if args is not None:
+            assert bool((args[0] > 50).all()) is (plan.timed or plan.case == "mixed"), plan.label
+    made = plans(tmp_path, "measure", kinds=("correct", "quick"), shapes=((5, 7),))
+    assert [plan.case for plan in made if plan.kind == "correct"] == ["", "scaled", "wide", "mixed"] * 2
+    assert [plan.label for plan in made if plan.timed] == ["quick shape 1", "given shape 1"]
+    given = [workload.make_inputs(plan, 7) for plan in made if plan.timed]
+    assert all(bool((args[0] > 50).all()) for args in given if args is not None)
+
+
+def test_a_function_called_mix_is_not_used_unless_the_task_says_so(tmp_path: Path) -> None:
+    write_task(tmp_path)
+    with (tmp_path / "make_inputs.py").open("a") as file:
+        file.write(MIX)
+    workload = Workload(tmp_path, "cpu")
+    assert list(workload.makers) == ["", "scaled", "wide"]
+    for plan in workload.plans(Job(str(tmp_path), "", "", "grade", "cuda")):
+        args = workload.make_inputs(plan, 7)
+        assert plan.case == "wide" or (args is not None and bool((args[0] < 50).all()))

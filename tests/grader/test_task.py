@@ -50,8 +50,14 @@ WRONG: dict[str, Any] = {
     "name": 5, "title": None, "version": 1.0, "spec_digest": [], "module": "../rows.py", "func": None,
     "parameters": 3, "metric": "MB/s", "compare": "list", "outputs": [{"name": "x"}], "tol": "0.01",
     "tile_kappa": float("nan"), "tile_epsilon": -1, "has_regions": "no", "shape_names": 2, "cases": None,
+    "mixed": 1,
     "shapes": [[4, 32]], "work": [1], "floor": {"correct": [[1]]},
 }  # fmt: skip
+
+
+def test_a_task_from_before_inputs_were_mixed_has_none(tmp_path: Path) -> None:
+    assert load_task(write_task(tmp_path)).mixed is False
+    assert load_task(write_task(tmp_path, mixed=True)).mixed is True
 
 
 @pytest.mark.parametrize("name", WRONG)

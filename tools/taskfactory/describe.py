@@ -40,6 +40,11 @@ def case_list(cases_src: str | None) -> list[Case]:
     ]
 
 
+def mixing(timed_src: str | None) -> str:
+    """What `mix` says of itself, on one line; empty where timed calls get the inputs of `_mk`."""
+    return next((_first_line(node) for node in _functions(timed_src) if node.name == "mix"), "")
+
+
 def region_list(regions_src: str | None) -> list[Region]:
     """The regions whose name, output and tolerance `regions` writes as literals; a computed entry is left out."""
     if not regions_src:

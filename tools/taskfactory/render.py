@@ -21,6 +21,7 @@ from taskfactory.describe import (
     docstring,
     dtype_text,
     form_text,
+    mixing,
     outputs_of_kind,
     parameters,
     region_list,
@@ -170,6 +171,7 @@ def task_facts(file: SpecFile) -> dict[str, Any]:
         "has_regions": bool(spec.regions_src),
         "shape_names": list(spec.shape_names),
         "cases": [case.name for case in case_list(spec.cases_src)],
+        "mixed": bool(spec.timed_src),
         "shapes": shapes,
         "work": evaluated("canonical_work"),
         "floor": evaluated("floor") if spec.floor_src else None,
@@ -229,13 +231,15 @@ def _view(file: SpecFile, facts: Mapping[str, Any], image: str) -> dict[str, Any
         "epsilon": Figure(spec.tile_epsilon),
         "tile_size": TILE,
         "cases": cases,
+        "mixed": bool(spec.timed_src),
+        "mixing": mixing(spec.timed_src),
         "regions_declared": bool(spec.regions_src),
         "regions": region_list(spec.regions_src),
         "regions_doc": docstring(spec.regions_src, "regions"),
         "timeouts": {
             "agent": AGENT_SECONDS[spec.difficulty],
             # Start, compilation and control runs; then shapes, each with its reference and its warm-ups.
-            "verifier": 900 + 120 * len(spec.grader_shapes) + 30 * correct * (1 + len(cases)),
+            "verifier": 900 + 120 * len(spec.grader_shapes) + 30 * correct * (1 + len(cases) + bool(spec.timed_src)),
         },
         "spec_digest": file.digest,
         "short_digest": file.digest.removeprefix("sha256:")[:12],
@@ -254,7 +258,7 @@ _PLAIN_FIELDS = (
 def _source_files(spec: TaskSpec) -> dict[str, Any]:
     """The two Python files assembled from the spec's sources, with the imports each needs of the other."""
     reference = _pieces(spec.reference_src, spec.regions_src)
-    inputs = _pieces(spec.flops_src, spec.make_inputs_src, spec.cases_src)
+    inputs = _pieces(spec.flops_src, spec.make_inputs_src, spec.timed_src, spec.cases_src)
     defined_here, defined_there = defined_names(reference), defined_names(inputs)
     imported = defined_names(_pieces(spec.reference_imports))
     from_inputs = sorted((used_names(reference) & defined_there) - defined_here - imported)

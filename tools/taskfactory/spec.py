@@ -41,6 +41,7 @@ SOURCE_FIELDS = (
     "make_inputs_src",
     "derived_src",
     "floor_src",
+    "timed_src",
     "cases_src",
     "regions_src",
 )
@@ -140,6 +141,10 @@ class TaskSpec:
     values may be used in prose; a claim's key is the sentence it backs, and it must hold at every graded shape."""
     floor_src: StrictStr | None = None
     """Defines `floor(*shape_names) -> (bytes, flops)`: unique bytes and FLOPs no implementation can avoid."""
+    timed_src: StrictStr | None = None
+    """Defines `mix(*shape_names, seed)` like `_mk`: the inputs of every timed call, in which values that cases have
+    apart are mixed at random, in arguments of the shapes and dtypes of `_mk`. Also verified on every correct shape, as
+    the case `mixed`. Without it timed calls get the inputs of `_mk`, from which a submission can tell the cases."""
     cases_src: StrictStr | None = None
     """Defines `case_<name>(*shape_names, seed)` like `_mk`, for inputs that exercise what the default ones leave idle.
     Verified on every correct shape, never timed; None means that the case does not apply to that shape."""

@@ -25,9 +25,9 @@ from taskfactory.spec import TaskSpec
 SCHEMA = 1
 DEVICES = ("cpu", "cuda")
 _MEASURED = (
-    "reference_imports", "flops_src", "reference_src", "make_inputs_src", "cases_src", "regions_src", "alternates",
-    "ablations", "func", "compare", "tuple_names", "output_dtypes", "tol", "tile_kappa", "tile_epsilon", "shape_names",
-    "correct_shapes",
+    "reference_imports", "flops_src", "reference_src", "make_inputs_src", "timed_src", "cases_src", "regions_src",
+    "alternates", "ablations", "func", "compare", "tuple_names", "output_dtypes", "tol", "tile_kappa", "tile_epsilon",
+    "shape_names", "correct_shapes",
 )  # fmt: skip
 _ON_A_DEVICE = ("measure_shapes", "grader_shapes")
 """Shapes that are measured too where there is a GPU."""
@@ -76,7 +76,9 @@ class Certificate:
 def subject_digest(spec: TaskSpec, device: str) -> str:
     """The hash of all that a calibration on a device depends on."""
     names = [*_MEASURED, *(_ON_A_DEVICE if device != "cpu" else ())]
-    text = json.dumps({name: getattr(spec, name) for name in names}, sort_keys=True, separators=(",", ":"))
+    # Certificates from before there was a timed_src hold for specs that have none.
+    values = {name: getattr(spec, name) for name in names if name != "timed_src" or spec.timed_src is not None}
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 

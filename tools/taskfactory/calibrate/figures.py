@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from taskfactory.grader.task import MIXED
+
 if TYPE_CHECKING:
     from taskfactory.calibrate.run import Readings, SampleKey
 
@@ -42,6 +44,11 @@ def subject_figures(found: Readings, work: Mapping[tuple[int, ...], int]) -> dic
         if kind != "mutant":
             figures[name] = _figures(found.samples, kind, about, rows, work)
     return figures
+
+
+def timed_case(samples: Sequence[SampleKey]) -> str:
+    """The kind of inputs that timed calls get: the mixed ones where a spec has them."""
+    return MIXED if any(sample.case == MIXED for sample in samples) else ""
 
 
 def _by_subject(found: Readings) -> dict[str, list[Row]]:
@@ -79,8 +86,9 @@ def _figures(
         chosen = least or {"use": plain(worst["use"]), "error": plain(worst["error"]), "gate": worst.get("gate", "")}
         figures |= {"use": chosen["use"], "error": chosen["error"], "gate": chosen["gate"]}
         figures["where"] = chosen.get("where", samples[worst["sample"]].where)
-        defaults = [row["use"] for row in valued if not samples[row["sample"]].case]
-        figures["default_use"] = plain(min(defaults)) if defaults else None
+        for figure, case in (("default_use", ""), ("timed_use", timed_case(samples))):
+            shares = [row["use"] for row in valued if samples[row["sample"]].case == case]
+            figures[figure] = plain(min(shares)) if shares else None
     figures["shapes"] = _shapes(samples, valued, honest=kind in HONEST)
     return figures
 
@@ -127,11 +135,12 @@ def _folded(values: Sequence[Sequence[Any]], take: Any) -> list[Any]:
 
 
 def _slope(samples: Sequence[SampleKey], rows: Iterable[Row], work: Mapping[tuple[int, ...], int]) -> dict[str, Any]:
-    """Exponent s of a fit E ~ work ** s over the shapes, on default inputs; absent where E is 0 or shapes are few."""
+    """Exponent s of a fit E ~ work ** s over the shapes, on timed inputs; absent where E is 0 or shapes are few."""
+    timed = timed_case(samples)
     points: dict[tuple[int, ...], list[float]] = {}
     for row in rows:
         sample = samples[row["sample"]]
-        if not sample.case and row["error"] > 0 and math.isfinite(row["error"]):
+        if sample.case == timed and row["error"] > 0 and math.isfinite(row["error"]):
             points.setdefault(sample.shape, []).append(math.log(row["error"]))
     logs = [(math.log(work[shape]), sum(errors) / len(errors)) for shape, errors in points.items() if shape in work]
     if len(logs) < 3:

@@ -20,6 +20,7 @@ from taskfactory.calibrate.subjects import KINDS, Context, Subject, subjects_of
 from taskfactory.checks.inputs import Sample, copied
 from taskfactory.checks.lab import Lab, Malformed, Outputs, Shape, Unsupported
 from taskfactory.checks.record import SourceFailed
+from taskfactory.grader.task import MIXED
 
 LARGE = 1 << 22
 """At shapes with more output entries, only the first seed is used, and cases are left to alternates and mutants."""
@@ -57,7 +58,7 @@ def positions(
     Args:
         lab: the spec's sources.
         seeds: seeds of the inputs.
-        extra: shapes that come last, with default inputs and the first seed only.
+        extra: shapes that come last, with the inputs of timed calls and the first seed only.
         shapes: which of the correct shapes to take; all if empty.
         small: leave large shapes out.
     """
@@ -70,7 +71,7 @@ def positions(
     if small:
         large = {}
     found += [(seeds[0], shape, case, True) for shape in large if large[shape] for case in cases]
-    found += [(seeds[0], shape, "", True) for shape in extra]
+    found += [(seeds[0], shape, lab.timed_case, True) for shape in extra]
     return [Position(index, *entry) for index, entry in enumerate(found)]
 
 
@@ -189,11 +190,12 @@ def _settled(subject: Subject, reading: Reading) -> bool:
 
 def _wanted(subject: Subject, position: Position) -> bool:
     """Whether a subject is measured at a position; see `LARGE`."""
+    usual = position.case in ("", MIXED)
     if subject.kind == "trivial":
-        return not position.case and not position.large
+        return usual and not position.large
     if subject.kind in ("alternate", "mutant"):
         return True
-    return not position.large or (not position.case and subject.kind != "precision")
+    return not position.large or (usual and subject.kind != "precision")
 
 
 @contextmanager

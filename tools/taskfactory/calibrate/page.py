@@ -30,7 +30,8 @@ This page is generated: `python -m taskfactory.calibrate.page docs`.
 Everything is expressed as a *share of a gate*: E over the tolerance, a tile's deviation over what the tile gate
 allows, a region's E over its tolerance; the largest of them counts. 1 is the gate. An output that is compared exactly
 and differs is infinitely far beyond it. The inputs are those a grading verifies: every correct shape with the default
-inputs and every case, with several seeds. Where a GPU is at hand, measure and graded shapes come on top.
+inputs, every case, and the mixed inputs that timed calls get, with several seeds. Where a GPU is at hand, measure and
+graded shapes come on top.
 
 | held against the reference | what it is | asked for |
 |---|---|---|
@@ -75,7 +76,8 @@ need, and the smallest epsilon that costs honest tiles nothing. A spec may choos
 A certificate speaks of the spec's own alternates. An honest kernel on other hardware may round differently, which is
 what the factor of 1.5 is for. Correct shapes are small; the exponent with which an honest error grows with work is
 recorded, and a steep one is flagged, but only a GPU measures the graded shapes. Cases are verified and not timed: a
-submission that recognised them could answer them with other code.
+submission that recognised them could answer them with other code. So timed calls get inputs that mix what cases have
+apart, and below it is said which wrong answers those inputs alone would not reject.
 """
 
 
@@ -132,7 +134,8 @@ def _task(file: SpecFile, certificate: Certificate) -> list[str]:
     lines += ["", f"{mutants['total']} mutants: {fates}.", ""]
     idle = [f"`{name}`" for name, entry in data["subjects"].items() if _idle(entry)]
     if idle:
-        lines += [f"Rejected by cases, but not by the default inputs of every shape: {', '.join(idle)}.", ""]
+        timed = "mixed" if spec.timed_src else "default"
+        lines += [f"Rejected by cases, but not by the {timed} inputs, which are timed: {', '.join(idle)}.", ""]
     below = [f"`{row['change']}` (E = {row['error']:g})" for row in mutants["list"] if row["fate"] == "below"]
     if below:
         lines += [f"Below resolution: {', '.join(below)}.", ""]
@@ -155,7 +158,7 @@ _FATES = {
 def _idle(entry: Mapping[str, Any]) -> bool:
     """Whether the inputs that are timed would not show that an answer is wrong."""
     wrong = entry["kind"] in ("ablation", "precision") and "use" in entry and number(entry["use"]) > 1.0
-    return wrong and number(entry["default_use"]) <= 1.0
+    return wrong and number(entry.get("timed_use", entry["default_use"])) <= 1.0
 
 
 def _worth_a_row(entry: Mapping[str, Any]) -> bool:

@@ -136,7 +136,7 @@ def _metered_inputs(lab: Lab, shape: Shape, seed: int, appetite: _Appetite, dead
     made: list[Any] = []
 
     def make() -> None:
-        made.extend(lab.inputs(shape, "", seed) or ())
+        made.extend(lab.inputs(shape, lab.timed_case, seed) or ())
 
     peak = _metered(make, deadline)
     if peak is None:

@@ -35,14 +35,18 @@ class Gauntlet:
         self._ablated: dict[str, list[tuple[Shape, str, Judgement]]] = {}
         self._broken: set[str] = set()
         self._functions: dict[str, Callable[..., Any]] = {}
+        self._unseen: dict[str, bool] = {}
+        """Ablation -> whether the inputs that are timed let it pass wherever it was looked at."""
         self._trivial: dict[str, float] = {}
         self._weak: dict[tuple[str, str], bool] = {}
         """(trivial answer, output) -> whether it passes for that output at every shape looked at."""
 
     def run(self, shape: Shape, samples: Sequence[Sample]) -> None:
-        """Trivial answers on the default inputs, alternates on all samples, ablations until something rejects them."""
+        """Trivial answers on default and mixed inputs, alternates on all samples, ablations until one rejects them."""
         if not self._trivial or sum(output.numel() for output in samples[0].expected) <= _LARGE:
-            self._trivial_answers(samples[0])
+            for sample in samples:
+                if sample.case in ("", self.lab.timed_case):
+                    self._trivial_answers(sample)
         for name in self.lab.spec.alternates:
             self._alternate(name, samples)
         for name in self.lab.spec.ablations:
@@ -55,7 +59,7 @@ class Gauntlet:
             verdict = self.lab.judge(sample.expected, outputs, sample.regions)
             self._trivial[what] = min(verdict.use, self._trivial.get(what, math.inf))
             if verdict.passed:
-                message = f"{what} pass at {sample.shape}: E = {verdict.error:.2g}, tolerance {self.lab.spec.tol:g}"
+                message = f"{what} pass on {sample.where}: E = {verdict.error:.2g}, tolerance {self.lab.spec.tol:g}"
                 self.record.add("TF651", "reference_src", message, about=what, line=line)
                 continue
             for name, passed in zip(self.lab.names, verdict.outputs, strict=True):
@@ -158,6 +162,19 @@ class Gauntlet:
         outcome = rejected or passed
         if outcome is not None:
             self._ablated.setdefault(name, []).append((shape, *outcome))
+        if rejected is not None and rejected[0] != self.lab.timed_case:
+            self._timed(name, function, samples)
+
+    def _timed(self, name: str, function: Callable[..., Any], samples: Sequence[Sample]) -> None:
+        """Note whether the kind of inputs that is timed lets an ablation pass, which something else rejects."""
+        sample = next((sample for sample in samples if sample.case == self.lab.timed_case), None)
+        if sample is None:
+            return
+        try:
+            verdict, _ = self._judge(f"ablations.{name}", function, sample)
+        except (Unsupported, SourceFailed, Malformed):
+            return
+        self._unseen[name] = self._unseen.get(name, True) and verdict.passed
 
     def finish(self) -> None:
         """Report what can be said only after all shapes: single outputs that are trivial, ablations that pass."""
@@ -165,6 +182,11 @@ class Gauntlet:
             if passes:
                 self.record.add("TF652", "reference_src", f"{what} pass for {output} at every shape",
                                 about=output, line=line_of(self.lab.reference))  # fmt: skip
+        for name, unseen in self._unseen.items():
+            field = f"ablations.{name}"
+            if unseen and self.lab.timed_case:
+                message = f"{name} passes on the mixed inputs, which alone are timed; only cases reject it"
+                self.record.add("TF657", field, message, line=line_of(self._functions[field]))
         for name, outcomes in self._ablated.items():
             field = f"ablations.{name}"
             passing = [(shape, verdict) for shape, _, verdict in outcomes if verdict.passed]

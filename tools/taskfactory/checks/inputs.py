@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from taskfactory.checks.lab import Lab, Malformed, Outputs, Shape, line_of, said
+from taskfactory.checks.lab import Lab, Malformed, Outputs, Shape, line_of, maker_of, said
 from taskfactory.checks.record import Record, SourceFailed
 from taskfactory.grader.compare import Region, allowed_dtypes, dtype_name
+from taskfactory.grader.task import MIXED
 
 _INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _QUICK_S = 2.0
@@ -74,6 +75,21 @@ def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.view(integer), b.view(integer))
 
 
+def _layout(value: Any) -> Any:
+    """What two arguments have in common if only the values in their tensors differ."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, tuple(value.shape), value.stride()
+    return tuple(map(_layout, value)) if isinstance(value, tuple | list) else (type(value), value)
+
+
+def _shown(value: Any) -> str:
+    """An argument's layout, for a message."""
+    if not isinstance(value, torch.Tensor):
+        return repr(value)[:60]
+    gaps = "" if value.is_contiguous() else f" with strides {value.stride()}"
+    return f"{dtype_name(value.dtype)} {tuple(value.shape)}{gaps}"
+
+
 def copied(value: Any) -> Any:
     """An argument that shares no memory with the original; strides are kept where they leave no gaps."""
     if isinstance(value, torch.Tensor):
@@ -86,7 +102,6 @@ class Inputs:
 
     def __init__(self, lab: Lab, record: Record, seed: int) -> None:
         self.lab, self.record, self.seed = lab, record, seed
-        self.maker = lab.namespace["_mk"]
         self.reference_line = line_of(lab.reference)
         self.complete = True
         """Whether every sample of every shape could be made."""
@@ -95,7 +110,8 @@ class Inputs:
         self._unsteady: set[str] = set()
         self._differs: set[str] = set()
         self._masked: dict[str, bool] = {}
-        self._varies = False
+        self._varies: set[str] = set()
+        """Those of the default and the mixed inputs that differ from seed to seed."""
         self._default: list[Any] = []
 
     def samples(self, shape: Shape) -> list[Sample]:
@@ -118,9 +134,7 @@ class Inputs:
         return found
 
     def _line(self, case: str) -> tuple[str, int]:
-        if case:
-            return "cases_src", line_of(self.lab.cases[case])
-        return "make_inputs_src", line_of(self.maker)
+        return maker_of(case)[1], line_of(self.lab.makers[case])
 
     def _sample(self, shape: Shape, case: str) -> Sample | None:
         """One sample with its expected outputs; None if the case does not apply or is unusable (which is reported)."""
@@ -136,11 +150,13 @@ class Inputs:
         except Malformed as error:
             self._failed.add(case)
             self.complete = False
-            self.record.add("TF623", name, f"{(case and 'case_' + case) or '_mk'} {error} at {shape}", line=line)
+            self.record.add("TF623", name, f"{maker_of(case)[0]} {error} at {shape}", line=line)
             return None
         # Copies on both sides: their version counters begin at zero, and arguments share no memory.
         sample = Sample(shape, case, [copied(value) for value in args], list(args))
         self._note_difference(sample)
+        if case == MIXED:
+            self._check_layout(sample)
         return sample if self._run_reference(sample, repeat=first or not case) else None
 
     def _check_seed(self, shape: Shape, case: str, args: Sequence[Any]) -> None:
@@ -153,8 +169,9 @@ class Inputs:
             self._unsteady.add(case)
             what = self._first_difference(args, again)
             self.record.add("TF621", name, f"{said(case)} at {shape}: {what} differs for the same seed", line=line)
-        if not case and not self._varies:
-            self._varies = not same(args, self.lab.inputs(shape, "", self.seed + 1))
+        asked = case in ("", MIXED) and case not in self._varies
+        if asked and not same(args, self.lab.inputs(shape, case, self.seed + 1)):
+            self._varies.add(case)
 
     def _first_difference(self, args: Sequence[Any], again: Sequence[Any] | None) -> str:
         if again is None or len(again) != len(args):
@@ -167,6 +184,17 @@ class Inputs:
             self._default = sample.pristine
         elif not same(self.lab.with_defaults(sample.pristine), self.lab.with_defaults(self._default)):
             self._differs.add(sample.case)
+
+    def _check_layout(self, sample: Sample) -> None:
+        """The mixed inputs are laid out like the default ones, so that work and floor are theirs too."""
+        made, default = sample.pristine, self._default
+        problem = "" if len(made) == len(default) else f"returns {len(made)} arguments, and _mk {len(default)}"
+        for parameter, value, usual in zip(self.lab.parameters, made, default, strict=False):
+            if not problem and _layout(value) != _layout(usual):
+                problem = f"makes {parameter.name} {_shown(value)}, and _mk {_shown(usual)}"
+        if problem:
+            name, line = self._line(MIXED)
+            self.record.add("TF627", name, f"mix {problem} at {sample.shape}", line=line)
 
     def _run_reference(self, sample: Sample, *, repeat: bool) -> bool:
         """Fill in expected outputs and regions; False if the sample is of no use."""
@@ -187,7 +215,7 @@ class Inputs:
         if not self._allowed(sample):
             self.complete = False
             return False
-        if not sample.case:
+        if sample.case in ("", MIXED):
             self._check_finite(sample)
         if repeat:
             again = lab.call("reference_src", doing + ", again", lab.reference, sample.args)
@@ -234,18 +262,20 @@ class Inputs:
         """What can be said only after all shapes."""
         record = self.record
         for case, function in self.lab.cases.items():
-            line = line_of(function)
+            name, line = maker_of(case)[0], line_of(function)
+            field = maker_of(case)[1]
             if not inspect.getdoc(function):
-                record.add("TF625", "cases_src", f"case_{case} has no docstring", line=line)
+                record.add("TF625", field, f"{name} has no docstring", line=line)
             if self._failed & {"", case}:
                 continue
             if case not in self._applied:
-                record.add("TF624", "cases_src", f"case_{case} returns None at every correct shape", line=line)
+                record.add("TF624", field, f"{name} returns None at every correct shape", line=line)
             elif case not in self._differs:
-                record.add("TF626", "cases_src", f"case_{case} returns the arguments of _mk", line=line)
-        if "" not in self._failed and not self._varies:
-            message = "_mk returns the same arguments for two seeds at every correct shape"
-            record.add("TF622", "make_inputs_src", message, line=line_of(self.maker))
+                record.add("TF626", field, f"{name} returns the arguments of _mk", line=line)
+        for case in dict.fromkeys(("", self.lab.timed_case)):
+            if not self._failed & {"", case} and case not in self._varies:
+                message = f"{maker_of(case)[0]} returns the same arguments for two seeds at every correct shape"
+                record.add("TF622", *self._line(case)[:1], message, line=self._line(case)[1])
         for name, selects in self._masked.items():
             if not selects:
                 line = line_of(self.lab.namespace["regions"])

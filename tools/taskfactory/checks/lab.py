@@ -18,7 +18,9 @@ import torch
 
 from taskfactory.checks.record import SourceFailed, field_at
 from taskfactory.grader.compare import Gates, Region, compare_outputs
-from taskfactory.grader.sources import Part, case_functions, load_namespace
+from taskfactory.grader.plan import input_makers
+from taskfactory.grader.sources import Part, load_namespace
+from taskfactory.grader.task import MIXED
 from taskfactory.load import SpecFile
 
 Shape = tuple[int, ...]
@@ -27,7 +29,7 @@ Notice = Callable[[str, str, int], None]
 """Called with (what is about to be run, its field, its line), so that whoever watches can say where it hung."""
 
 SHARED_SOURCES = (
-    "reference_imports", "flops_src", "reference_src", "make_inputs_src", "cases_src", "regions_src",
+    "reference_imports", "flops_src", "reference_src", "make_inputs_src", "timed_src", "cases_src", "regions_src",
 )  # fmt: skip
 SEED = 20_260
 """Seed of the inputs; `SEED + 1` gives the other ones."""
@@ -73,7 +75,10 @@ class Lab:
         with self.guard("reference_src", "executing the sources"):
             self.namespace = load_namespace(self._parts(), device)
         self.reference: Callable[..., Any] = self.namespace[self.spec.func]
-        self.cases: dict[str, Callable[..., Any]] = case_functions(self.namespace)
+        self.makers = input_makers(self.namespace, bool(self.spec.timed_src))
+        self.cases: dict[str, Callable[..., Any]] = {name: make for name, make in self.makers.items() if name}
+        self.timed_case = MIXED if self.spec.timed_src else ""
+        """The kind of inputs that timed calls get."""
         self.parameters = list(inspect.signature(self.reference).parameters.values())
 
     def _parts(self, *extra: str) -> list[Part]:
@@ -148,13 +153,12 @@ class Lab:
         """Fresh arguments of one call; None where the case does not apply.
 
         Raises:
-            SourceFailed: `_mk` or the case raises.
+            SourceFailed: `_mk`, `mix` or the case raises.
             Malformed: they are not arguments that can be passed.
         """
-        function, field = (self.cases[case], "cases_src") if case else (self.namespace["_mk"], "make_inputs_src")
-        with self.guard(field, f"{said(case)} at {shape}"):
-            args = function(*shape, seed)
-        if case and args is None:
+        with self.guard(maker_of(case)[1], f"{said(case)} at {shape}"):
+            args = self.makers[case](*shape, seed)
+        if args is None and case not in ("", MIXED):
             return None
         self._check_arguments(args)
         return tuple(args)
@@ -241,7 +245,14 @@ class Lab:
 
 def said(case: str) -> str:
     """What to call a kind of inputs in messages."""
-    return f"case {case}" if case else "the default inputs"
+    return {"": "the default inputs", MIXED: "the mixed inputs"}.get(case, f"case {case}")
+
+
+def maker_of(case: str) -> tuple[str, str]:
+    """The function that makes a kind of inputs, and the field that defines it."""
+    if case == MIXED:
+        return "mix", "timed_src"
+    return (f"case_{case}", "cases_src") if case else ("_mk", "make_inputs_src")
 
 
 def line_of(function: Callable[..., Any]) -> int:

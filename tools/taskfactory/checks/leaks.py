@@ -14,7 +14,7 @@ from taskfactory.checks.report import Report
 from taskfactory.spec import PROSE_FIELDS
 
 # Shipped to the solver as they stand, docstrings and comments included.
-_PUBLIC_SOURCES = ("reference_src", "make_inputs_src", "flops_src", "cases_src", "regions_src")
+_PUBLIC_SOURCES = ("reference_src", "make_inputs_src", "flops_src", "timed_src", "cases_src", "regions_src")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]*\d)(?!\.\d)|(?<=\d[x×])\d+|\d+(?=[x×]\d)")
 _BETWEEN = re.compile(r"[\s,;|/*x×`'\"()\[\]]*(?:and\s+)?(?:`[A-Za-z_]\w*`\s*[=:]?\s*`?|[A-Za-z_]\w*\s*[=:]\s*)?")
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")

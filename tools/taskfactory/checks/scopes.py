@@ -1,7 +1,7 @@
 """Names that a source uses and nobody defines (TF209), by Python's own scoping rules.
 
 In a bundle and in the checks the sources share names: imports, `flops_src`, `reference_src`, `make_inputs_src`,
-`cases_src` and `regions_src` see one another, and alternates and ablations see all of them.
+`timed_src`, `cases_src` and `regions_src` see one another, and alternates and ablations see all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 
 from taskfactory.checks.report import Report
 
-SHARED = ("reference_imports", "flops_src", "reference_src", "make_inputs_src", "cases_src", "regions_src")
+SHARED = (
+    "reference_imports", "flops_src", "reference_src", "make_inputs_src", "timed_src", "cases_src", "regions_src",
+)  # fmt: skip
 _ALWAYS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from taskfactory.checks.names import identifier
 from taskfactory.checks.report import Report
 from taskfactory.checks.scopes import check_scopes
+from taskfactory.grader.task import MIXED
 from taskfactory.spec import SOURCE_FIELDS
 
 Trees = Mapping[str, ast.Module]
@@ -140,6 +141,8 @@ def _check_shape_functions(report: Report, trees: Trees) -> None:
     shape = list(report.file.spec.shape_names)
     _require(report, trees, "make_inputs_src", "_mk", [*shape, "seed"])
     _require(report, trees, "flops_src", "canonical_work", shape, extras=True)
+    if report.file.spec.timed_src is not None:
+        _require(report, trees, "timed_src", "mix", [*shape, "seed"])
     if report.file.spec.derived_src is not None and "derived_src" in trees:
         found = functions(trees["derived_src"])
         if not {"derived", "claims"} & set(found):
@@ -176,6 +179,10 @@ def _check_parameters(
 
 
 def _check_cases(report: Report, trees: Trees) -> None:
+    for name, function in functions(trees.get("timed_src")).items():
+        if name != "mix" and not name.startswith("_"):
+            message = f"{name}() is neither mix() nor a helper (_{name})"
+            report.add("TF210", "timed_src", message, row=function.lineno)
     if "cases_src" not in trees:
         return
     found = functions(trees["cases_src"])
@@ -186,6 +193,9 @@ def _check_cases(report: Report, trees: Trees) -> None:
             if not re.fullmatch(r"case_[a-z0-9_]*[a-z0-9]", name):
                 report.add("TF210", "cases_src", f"{name}() is not case_ and a lower-case name", row=function.lineno)
             _check_parameters(report, "cases_src", function, wanted, extras=False)
+            if name == f"case_{MIXED}" and "timed_src" in trees:
+                message = f"{name}() has the name under which mix() of timed_src is verified"
+                report.add("TF210", "cases_src", message, row=function.lineno)
         elif not name.startswith("_"):
             message = f"{name}() is neither a case (case_{name}) nor a helper (_{name})"
             report.add("TF210", "cases_src", message, row=function.lineno)
@@ -254,7 +264,7 @@ def _check_extras(report: Report) -> None:
 
 def _check_idle(report: Report, trees: Trees, signature: Sequence[Parameter]) -> None:
     """Defaulted arguments that neither `_mk` nor any case ever sets. Only plain returned tuples are judged."""
-    makers = [functions(trees.get("make_inputs_src")).get("_mk")]
+    makers = [functions(trees.get("make_inputs_src")).get("_mk"), functions(trees.get("timed_src")).get("mix")]
     makers += [f for name, f in functions(trees.get("cases_src")).items() if name.startswith("case_")]
     makers = [maker for maker in makers if maker is not None]
     if not makers:

@@ -23,8 +23,8 @@ PLAIN = (
 SHAPES = ("correct_shapes", "measure_quick_shapes", "measure_shapes")
 """Public shapes. The graded ones stay where they are."""
 SOURCES = (
-    "reference_imports", "flops_src", "make_inputs_src", "cases_src", "reference_src", "regions_src", "derived_src",
-    "floor_src",
+    "reference_imports", "flops_src", "make_inputs_src", "timed_src", "cases_src", "reference_src", "regions_src",
+    "derived_src", "floor_src",
 )  # fmt: skip
 COMMON = (*PLAIN, *SHAPES, *SOURCES)
 """The fields that survive every export and import."""

@@ -30,7 +30,7 @@ _SAFETENSORS = {
 }  # fmt: skip
 _LOST = (
     "Tolerance, tiles, regions and accepted dtypes have no place in a Definition; flashinfer-bench has its own.",
-    "Cases, which vary the inputs for correctness only, have no place.",
+    "Cases, which vary the inputs for correctness only, and the mixing of timed inputs have no place.",
     "Canonical work and the metric have no place: flashinfer-bench reports latency and speed-up.",
     "Float inputs are drawn by flashinfer-bench, not by the generator, which may shape their distribution.",
 )

@@ -27,10 +27,11 @@ _TEST_SEED, _BENCHMARK_SEED = 1000, 2000
 def export(file: SpecFile) -> Export:
     """See the module."""
     spec = file.spec
-    cases = [case.name for case in case_list(spec.cases_src)]
+    makers = ["_mk", *(f"case_{case.name}" for case in case_list(spec.cases_src))]
+    makers += ["mix"] if spec.timed_src else []
     losses = [*ALWAYS_LOST, *_LOST]
     view = {
-        "func": spec.func, "signature": spec.signature, "names": spec.shape_names, "cases": cases,
+        "func": spec.func, "signature": spec.signature, "names": spec.shape_names, "makers": makers,
         "outputs": spec.tuple_names or ("out",), "tol": spec.tol, "kappa": spec.tile_kappa,
         "epsilon": spec.tile_epsilon, "dtypes": spec.output_dtypes, "has_regions": bool(spec.regions_src),
     }  # fmt: skip
@@ -41,10 +42,11 @@ def export(file: SpecFile) -> Export:
     tests = [
         dict(zip(spec.shape_names, shape, strict=True)) | {"case": case, "seed": _TEST_SEED + k}
         for k, shape in enumerate(spec.correct_shapes)
-        for case in range(len(cases) + 1)
+        for case in range(len(makers))
     ]
+    timed = makers.index("mix") if spec.timed_src else 0
     benchmarks = [
-        dict(zip(spec.shape_names, shape, strict=True)) | {"case": 0, "seed": _BENCHMARK_SEED + k}
+        dict(zip(spec.shape_names, shape, strict=True)) | {"case": timed, "seed": _BENCHMARK_SEED + k}
         for k, shape in enumerate(spec.measure_shapes)
     ]
     description = f"{spec.title}\n\n{render_prose(file)['blurb']}\n"

@@ -27,7 +27,8 @@ def export(file: SpecFile) -> Export:
     index = spec.tuple_names.index(chosen) if spec.tuple_names else None
     files = {}
     for k, shape in enumerate(spec.measure_shapes, 1):
-        glue = template.render(func=spec.func, index=index, shape=shape, names=spec.shape_names)
+        maker = "mix" if spec.timed_src else "_mk"
+        glue = template.render(func=spec.func, index=index, shape=shape, names=spec.shape_names, maker=maker)
         name = f"{k}_{spec.name.replace('-', '_')}.py"
         files[name] = module_text(file, metadata(file, losses), glue).encode("utf-8")
     return Export(files, tuple(losses))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from . import memory
 from .compare import Gates, OutputReport, Region, as_tuple, build_regions, compare_outputs, dtype_name
 from .job import Job
 from .sources import case_functions, load_directory
-from .task import Task, load_task
+from .task import MIXED, Task, load_task
 
 
 class BrokenEnvironment(Exception):
@@ -62,13 +62,20 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // memory.ALIGNMENT) * memory.ALIGNMENT
 
 
+def input_makers(namespace: Mapping[str, Any], mixed: bool) -> dict[str, Callable[..., Any]]:
+    """The functions that make one call's arguments: `_mk` as "", the cases by name, and `mix` as "mixed" where a task
+    has it for its timed calls."""
+    makers = {"": namespace["_mk"], **case_functions(dict(namespace))}
+    return makers | ({MIXED: namespace["mix"]} if mixed else {})
+
+
 class Workload:
     """A task's facts and its executed sources."""
 
     def __init__(self, directory: Path, device: str) -> None:
         self.task: Task = load_task(directory)
         self.namespace = load_directory(directory, device)
-        self.cases = case_functions(self.namespace)
+        self.makers = input_makers(self.namespace, self.task.mixed)
         self.gates = Gates(self.task.tol, self.task.tile_kappa, self.task.tile_epsilon)
         self.names = [output.name for output in self.task.outputs]
 
@@ -80,6 +87,7 @@ class Workload:
         """
         task = self.task
         kinds = job.kinds
+        cases = ("", *task.cases, *([MIXED] if task.mixed else []))
         if job.mode == "grade":
             kinds = ("correct", "graded") if job.device == "cuda" else ("correct",)
         for kind in kinds:
@@ -87,7 +95,7 @@ class Workload:
                 raise BrokenEnvironment(f"this task directory has no {kind} shapes; grade with the hidden one (tests/)")
             floors = task.floor[kind] if task.floor else (None,) * len(task.shapes[kind])
             for k, (shape, work, floor) in enumerate(zip(task.shapes[kind], task.work[kind], floors, strict=True)):
-                for case in ("", *task.cases) if kind == "correct" else ("",):
+                for case in cases if kind == "correct" else ("",):
                     yield Plan(kind, k + 1, shape, case, work, floor)
         for k, shape in enumerate(job.shapes):
             if len(shape) != len(task.shape_names):
@@ -107,9 +115,9 @@ class Workload:
         return True
 
     def make_inputs(self, plan: Plan, seed: int) -> tuple[Any, ...] | None:
-        """One call's arguments, or None where a case does not apply to a shape."""
-        maker = self.cases[plan.case] if plan.case else self.namespace["_mk"]
-        args = maker(*plan.shape, seed)
+        """One call's arguments, or None where a case does not apply to a shape. Timed calls get mixed inputs."""
+        kind = MIXED if plan.timed and self.task.mixed else plan.case
+        args = self.makers[kind](*plan.shape, seed)
         return None if args is None else tuple(args)
 
     def reference(self, args: Sequence[Any]) -> tuple[torch.Tensor, ...]:

@@ -15,6 +15,8 @@ from typing import Any
 SCHEMA = 1
 MAX_SUBMISSION_BYTES = 1 << 20
 SHAPE_KINDS = ("correct", "quick", "measure", "graded")
+MIXED = "mixed"
+"""The case under which the inputs of timed calls are verified on correct shapes, where a task mixes them."""
 
 
 class TaskError(Exception):
@@ -51,6 +53,8 @@ class Task:
     has_regions: bool
     shape_names: tuple[str, ...]
     cases: tuple[str, ...]
+    mixed: bool
+    """Whether timed calls get the inputs of `mix`; those of `_mk` otherwise."""
     shapes: dict[str, tuple[tuple[int, ...], ...]]
     work: dict[str, tuple[int, ...]]
     """Canonical work of each shape: bytes for GB/s, FLOPs for TFLOP/s."""
@@ -79,6 +83,7 @@ def load_task(directory: Path) -> Task:
         raise TaskError(f"{path}: {error}") from None
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
         raise TaskError(f"{path}: not a task of schema {SCHEMA}; rebuild the bundle with this version of taskfactory")
+    data.setdefault("mixed", False)  # a bundle from before there was such a thing
     task = _task(path, data)
     for problem in _problems(task):
         raise TaskError(f"{path}: {problem}; rebuild the bundle")
@@ -127,8 +132,9 @@ def _problems(task: Task) -> Iterator[str]:
         value = getattr(task, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
             yield f"{name} is not a number of 0 or more"
-    if not isinstance(task.has_regions, bool):
-        yield "has_regions is not a bool"
+    for name in ("has_regions", "mixed"):
+        if not isinstance(getattr(task, name), bool):
+            yield f"{name} is not a bool"
     yield from _shape_problems(task)
 
 
