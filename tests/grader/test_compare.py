@@ -49,6 +49,22 @@ def exact_tile_ratio(r: torch.Tensor, o: torch.Tensor, gates: Gates) -> float:
     return float((errors / (gates.tol * np.maximum(norms, gates.epsilon * median))).max())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("value", [1.0, INF])
+def test_neither_side_is_changed(dtype: torch.dtype, value: float) -> None:
+    r, o = noise(2, 9).to(dtype), noise(2, 9, seed=1).to(dtype)
+    r[0, 0] = o[0, 0] = value
+    kept = r.clone(), o.clone()
+    one(r, o, dtypes=[["float64", "float32", "bfloat16"]])
+    assert torch.equal(r, kept[0])
+    assert torch.equal(o, kept[1])
+
+
+def test_float64_squares_that_overflow_are_no_infinities() -> None:
+    r = torch.tensor([1e200, 1.0], dtype=torch.float64)
+    assert one(r, torch.tensor([1e200, 2.0], dtype=torch.float64), dtypes=[["float64"]]).failure != "not_finite"
+
+
 # -- the global gate ---------------------------------------------------------------------------------------------------
 
 
