@@ -319,14 +319,23 @@ def test_a_difference_in_a_later_chunk_is_found_and_named(monkeypatch: pytest.Mo
         assert report.differences[0]["index"] == [2, 17]
 
 
-def test_no_copy_of_a_whole_output_in_float64_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", [1.0, INF])
+def test_no_copy_of_a_whole_output_in_float64_is_made(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
     monkeypatch.setattr(compare, "CHUNK", TILE)
     converted: list[int] = []
-    double = torch.Tensor.double
+    double, to = torch.Tensor.double, torch.Tensor.to
+
+    def watched(self: torch.Tensor, *what: Any, **options: Any) -> torch.Tensor:
+        if torch.float64 in what:
+            converted.append(self.numel())
+        return to(self, *what, **options)
+
     monkeypatch.setattr(torch.Tensor, "double", lambda self: (converted.append(self.numel()), double(self))[1])
+    monkeypatch.setattr(torch.Tensor, "to", watched)
     r = noise(10, TILE)
+    r[5, 5] = value
     one(r, r * 1.1, Gates(1e-2), regions=[Region("all", 0, torch.tensor(True), 1.0)])
-    assert converted
+    assert len(converted) >= 20
     assert max(converted) <= TILE
 
 
