@@ -24,9 +24,14 @@ from taskfactory.grader.clock import (
 N = 64
 
 
-def launch(c_ms: float = 0.5, bias_ms: float = 0.0, probe_ms: float = 1.0) -> Overhead:
+def launch(c_ms: float = 0.5, probe_ms: float = 1.0) -> Overhead:
     """A trusted launch without noise."""
-    return Overhead((c_ms,) * 32, (c_ms + probe_ms + bias_ms,) * 16, (probe_ms,) * 16)
+    return overhead([c_ms] * 32, probe_ms)
+
+
+def overhead(beyond_ms: list[float], probe_ms: float = 1.0) -> Overhead:
+    """A trusted launch whose walls read so much beyond its probe."""
+    return Overhead(tuple(beyond + probe_ms for beyond in beyond_ms), (probe_ms,) * len(beyond_ms))
 
 
 def timed(wall_ms: float, claim_ms: float, before: Overhead, after: Overhead) -> ShapeTime:
@@ -79,13 +84,6 @@ def test_the_smaller_overhead_of_two_launches_counts_whichever_comes_first() -> 
         assert got.disagree
 
 
-def test_the_smaller_bias_of_two_launches_counts_and_it_is_never_negative() -> None:
-    assert timed(2.5, 1e-6, launch(bias_ms=0.3), launch(bias_ms=0.1)).bias_ms == pytest.approx(0.1)
-    assert timed(2.5, 1e-6, launch(bias_ms=0.3), launch(bias_ms=0.1)).delta_ms == pytest.approx(0.2)
-    assert timed(2.5, 1e-6, launch(bias_ms=-0.3), launch(bias_ms=0.1)).bias_ms == 0.0
-    assert Overhead((0.5,), (), ()).bias_ms == 0.0
-
-
 def test_launches_that_agree_do_not_ask_for_a_repetition() -> None:
     assert not timed(2.5, 2.0, launch(0.5), launch(0.51)).disagree
     assert timed(2.5, 2.0, launch(0.5), launch(0.55)).disagree
@@ -96,9 +94,14 @@ def test_overheads_come_from_exchanges() -> None:
         def __init__(self, wall_ms: float, claim_ms: float) -> None:
             self.wall_ms, self.claim_ms = wall_ms, claim_ms
 
-    made = Overhead.of([Call(0.5, 9.0)], [Call(1.75, 1.0)])  # type: ignore[list-item]
-    assert made == Overhead((0.5,), (1.75,), (1.0,))
-    assert made.bias_ms == pytest.approx(0.25)
+    made = Overhead.of([Call(1.75, 1.0), Call(2.5, 1.25)])  # type: ignore[list-item]
+    assert made == Overhead((1.75, 2.5), (1.0, 1.25))
+    assert made.beyond_ms == pytest.approx((0.75, 1.25))
+    assert made.c_ms == pytest.approx(0.8)  # a tenth of the way from the lowest to the next
+
+
+def test_what_a_probe_took_does_not_matter() -> None:
+    assert launch(0.5, probe_ms=0.3).c_ms == pytest.approx(launch(0.5, probe_ms=3.0).c_ms)
 
 
 # -- noise -------------------------------------------------------------------------------------------------------------
@@ -112,7 +115,7 @@ def test_overheads_come_from_exchanges() -> None:
 def test_delta_grows_with_noise(noise: list[float], smaller: float, larger: float, where: str) -> None:
     def delta(scale: float) -> float:
         wall = [2.5 + scale * n for n in noise]
-        steady, noisy = launch(), Overhead(tuple(w - 2.0 for w in wall), (), ())
+        steady, noisy = launch(), overhead([w - 2.0 for w in wall])
         if where == "calls":
             return shape_time(wall, [2.0] * len(wall), steady, steady).delta_ms
         pair = (noisy, noisy)  # the same twice: no drift, only noise
@@ -128,7 +131,7 @@ def test_honest_noise_does_not_lift_the_bound_above_the_truth() -> None:
     above = 0
     for _ in range(300):
         walls = [2.5 + rng.expovariate(20) for _ in range(N)]
-        launches = [Overhead(tuple(0.5 + rng.expovariate(20) for _ in range(32)), (), ()) for _ in range(2)]
+        launches = [overhead([0.5 + rng.expovariate(20) for _ in range(32)]) for _ in range(2)]
         above += shape_time(walls, [1e-6] * N, *launches).wall_bound_ms > 2.0
     assert above <= 15
 
@@ -138,7 +141,7 @@ def test_a_lie_gains_no_more_than_two_deltas_on_a_noisy_machine() -> None:
     missed = 0
     for _ in range(300):
         walls = [2.5 + rng.expovariate(20) for _ in range(N)]
-        launches = [Overhead(tuple(0.5 + rng.expovariate(20) for _ in range(32)), (), ()) for _ in range(2)]
+        launches = [overhead([0.5 + rng.expovariate(20) for _ in range(32)]) for _ in range(2)]
         got = shape_time(walls, [1e-6] * N, *launches)
         missed += got.score_ms + 2 * got.delta_ms < 2.0
     assert missed <= 15

@@ -66,6 +66,23 @@ def test_requests_and_answers_go_round(ends: tuple[BrokerEnd, WorkerEnd]) -> Non
         assert (done.reply, done.claim_ms, done.outputs, done.text) == (Reply.OK, 0.25 * k, (SOME,) * k, f"text {k} ü")
 
 
+def test_staged_outputs_belong_to_the_next_answer_and_to_no_other(ends: tuple[BrokerEnd, WorkerEnd]) -> None:
+    broker, worker = ends
+    for staged in ([SOME], []):
+        broker.send(Request.GO)
+        worker.receive()
+        if staged:
+            worker.stage(staged)
+        worker.answer(Reply.OK, claim_ms=1.0)
+        broker.wait(5.0)
+        assert list(broker.read().outputs) == staged
+    broker.send(Request.GO)
+    worker.receive()
+    worker.stage([SOME])
+    worker.answer(Reply.RUNTIME_ERROR, [], text="after staging")
+    assert not broker.receive(5.0).outputs
+
+
 def test_a_short_payload_after_a_long_one_is_not_mixed_with_it(ends: tuple[BrokerEnd, WorkerEnd]) -> None:
     broker, worker = ends
     for payload in ("x" * 1000, "y", None):

@@ -1,7 +1,7 @@
 """The trusted process: inputs, reference, clock, verdict. It never imports the submission.
 
 learn     what every shape and case looks like: argument layout, output shapes
-overhead  a trusted worker: c, and the bias of the wall clock against events
+overhead  a trusted worker at work of known duration: c
 verify    the submission, untimed: every correct shape and case; the first failure ends it
 time      the submission: warm-ups, then N calls a shape, interleaved at random, every one verified
 overhead  again, once the submission's processes and GPU memory are gone
@@ -33,8 +33,7 @@ from .score import ImpossibleTime, Timed, fill_in, total
 from .session import Arenas, Exchange, Session, SessionFailed
 
 WARM_UPS = 3
-NULL_CALLS = 32
-PROBE_CALLS = 16
+PROBE_CALLS = 32
 REMAPS = 16
 """How often per shape a call that returns memory not seen before is repeated."""
 COMPARED = frozenset(
@@ -278,29 +277,28 @@ class Grading:
             one(plan)
 
     def overhead(self) -> dict[int, Overhead]:
-        """One trusted launch: c and bias at every timed shape, by `id(plan)`; nothing on the CPU."""
+        """One trusted launch: copies of about the floor's duration at every timed shape; nothing on the CPU.
+
+        Returns:
+            By `id(plan)`.
+        """
         plans = [plan for plan in self.plans if plan.timed]
         if not self.cuda or not plans:
             return {}
         session = Session(self.link, self.workload.task, self.job, self.arenas, trusted=True)
-        nulls: dict[int, list[Exchange]] = defaultdict(list)
         probes: dict[int, list[Exchange]] = defaultdict(list)
-
-        def null(plan: Plan) -> None:
-            nulls[id(plan)].append(self.trusted_call(session, plan, "null"))
 
         def copy(plan: Plan) -> None:
             probes[id(plan)].append(self.trusted_call(session, plan, "copy", ceilings.probe_bytes(plan.unavoidable)))
 
         try:
-            for one, kept, calls in ((null, nulls, NULL_CALLS), (copy, probes, PROBE_CALLS)):
-                for plan in plans:
-                    one(plan)
-                kept.clear()
-                self.interleave("measuring the overhead", [(plan, calls) for plan in plans], one)
+            for plan in plans:
+                copy(plan)
+            probes.clear()
+            self.interleave("measuring the overhead", [(plan, PROBE_CALLS) for plan in plans], copy)
         finally:
             session.close()
-        return {key: Overhead.of(nulls[key], probes[key]) for key in nulls}
+        return {key: Overhead.of(done) for key, done in probes.items()}
 
     def score(self, before: dict[int, Overhead], after: dict[int, Overhead]) -> None:
         """Every timed shape's figures and, for a grading, the task's score and reward.

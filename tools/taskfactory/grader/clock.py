@@ -1,15 +1,14 @@
 """From raw times to a score time that a worker cannot push below the truth by more than delta.
 
-    T      = wall - c - b        wall: t1 - t0 around reveal, GO, DONE and snapshot, in the broker
-    c      = the null worker's wall at the same shape, the smaller of two launches (before and after)
-    b      = what a trusted copy of about the floor's duration reads on the wall beyond c and its own events,
-             never negative, the smaller of two launches
-    delta  = half-width of the 95 % interval of c + how much c and b differed between the launches
+    T      = wall - c            wall: t1 - t0 around reveal, GO, DONE and snapshot, by the broker's own device events
+    c      = what a trusted worker's wall reads beyond the known duration of its work, a copy of about the floor's
+             duration at the same shape; the smaller of two launches (before and after)
+    delta  = half-width of the 95 % interval of c + how much c differed between the launches
     score  = max(median claim, T - delta)
 
 Walls enter by their lower decile: what disturbs them (a late wake-up, a slow phase of the machine) only ever adds, so
-the low end is the steady one, and it is the same quantile of the submission's calls and of the null worker's. Every
-call is verified on fresh inputs, so a worker cannot be quick in a tenth of its calls alone. Nothing in c, b or delta
+the low end is the steady one, and it is the same quantile of the submission's calls and of the trusted worker's. Every
+call is verified on fresh inputs, so a worker cannot be quick in a tenth of its calls alone. Nothing in c or delta
 comes from the submission's process: the spread of its own walls, which it can make as wide as it likes, widens the
 interval that is shown and never the allowance. A claim that is too small is overruled by the wall; one that is too
 large only hurts.
@@ -32,28 +31,25 @@ UNBOUNDED_BELOW = 4.0
 
 @dataclass(frozen=True)
 class Overhead:
-    """One trusted launch at one shape: walls of null calls, walls and event times of a probe of known duration."""
+    """One trusted launch at one shape: walls and event times of a probe, whose event times are true."""
 
-    null_ms: tuple[float, ...]
-    probe_wall_ms: tuple[float, ...]
-    probe_claim_ms: tuple[float, ...]
+    wall_ms: tuple[float, ...]
+    claim_ms: tuple[float, ...]
 
     @classmethod
-    def of(cls, nulls: Sequence[Exchange], probes: Sequence[Exchange]) -> Overhead:
+    def of(cls, probes: Sequence[Exchange]) -> Overhead:
         """From the exchanges of one launch."""
-        return cls(tuple(e.wall_ms for e in nulls), tuple(e.wall_ms for e in probes), tuple(e.claim_ms for e in probes))
+        return cls(tuple(e.wall_ms for e in probes), tuple(e.claim_ms for e in probes))
+
+    @property
+    def beyond_ms(self) -> tuple[float, ...]:
+        """What each wall reads beyond its probe."""
+        return tuple(wall - claim for wall, claim in zip(self.wall_ms, self.claim_ms, strict=True))
 
     @property
     def c_ms(self) -> float:
-        """Lower decile of the null calls' walls."""
-        return low(self.null_ms)
-
-    @property
-    def bias_ms(self) -> float:
-        """How much longer the wall reads the probe than its own events do, beyond c; 0 without probes."""
-        if not self.probe_wall_ms:
-            return 0.0
-        return low(self.probe_wall_ms) - self.c_ms - statistics.median(self.probe_claim_ms)
+        """Lower decile of what the walls read beyond the probe."""
+        return low(self.beyond_ms)
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,6 @@ class ShapeTime:
 
     c_ms: float
     c_after_ms: float
-    bias_ms: float
     delta_ms: float
     claim_ms: float
     wall_bound_ms: float
@@ -111,16 +106,15 @@ def half_width(values: Sequence[float]) -> float:
 def shape_time(wall_ms: Sequence[float], claim_ms: Sequence[float], before: Overhead, after: Overhead) -> ShapeTime:
     """Combine a shape's calls with the trusted launches around them. All times in milliseconds."""
     c = min(before.c_ms, after.c_ms)
-    bias = max(0.0, min(before.bias_ms, after.bias_ms))
-    noise = max(half_width(before.null_ms), half_width(after.null_ms))
+    noise = max(half_width(before.beyond_ms), half_width(after.beyond_ms))
     drift = abs(before.c_ms - after.c_ms)
-    delta = noise + drift + abs(before.bias_ms - after.bias_ms)
+    delta = noise + drift
     claim = statistics.median(claim_ms)
-    bound = low(wall_ms) - c - bias - delta
+    bound = low(wall_ms) - c - delta
     score = max(claim, bound)
     spread = half_width(wall_ms)
     interval = quantile_interval(claim_ms, 0.5) if claim >= bound else (bound - spread, bound + 2 * delta + spread)
     return ShapeTime(
-        c, after.c_ms, bias, delta, claim, bound, score, interval,
+        c, after.c_ms, delta, claim, bound, score, interval,
         disagree=drift > max(0.02, 3 * noise),
     )  # fmt: skip

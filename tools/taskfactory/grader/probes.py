@@ -1,7 +1,8 @@
 """What a trusted worker runs instead of a submission: nothing, or work whose duration is known.
 
 The null call launches one tiny kernel, so that it contains what no submission can skip (the switch to the worker's
-GPU context and back) and nothing else. Copies and matrix products serve to compare the two clocks.
+GPU context and back) and nothing else. Copies and matrix products serve to compare the two clocks; passes are the work
+that the sweeps against an adversary give to a worker they do not trust.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Probes:
         """Run one probe and return tensors of the shapes and dtypes it names.
 
         Args:
-            probe: "kind" ("null", "copy" or "matmul"), "amount" (bytes copied; edge of the bf16 matrices), "repeat"
-                and "outputs": a list of {"shape", "dtype"}.
+            probe: "kind" ("null", "copy", "passes" or "matmul"), "amount" (bytes copied or added to; edge of the bf16
+                matrices), "repeat" and "outputs": a list of {"shape", "dtype"}.
         """
         if probe["kind"] == "null":
             self._tiny.add_(1)
@@ -34,6 +35,10 @@ class Probes:
             source, target = self._pair(probe["amount"] // 8 * 8)
             for _ in range(probe["repeat"]):
                 copy_bits(target, source)
+        elif probe["kind"] == "passes":
+            source, target = self._pair(probe["amount"] // 8 * 8)
+            for k in range(probe["repeat"]):
+                torch.add(target if k else source, 1, out=target)
         else:
             a, b, c = self._matrices(probe["amount"])
             for _ in range(probe["repeat"]):

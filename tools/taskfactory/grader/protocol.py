@@ -197,12 +197,17 @@ class BrokerEnd:
         os.eventfd_write(self._go_bell, 1)
 
     def receive(self, timeout_s: float) -> Done:
-        """Wait for the answer to the last request.
+        """Wait for the answer to the last request and read it; raises what `wait` and `read` raise."""
+        self.wait(timeout_s)
+        return self.read()
+
+    def read(self) -> Done:
+        """Parse the answer that `wait` saw.
 
         Raises:
-            WorkerTimeout, WorkerDied, ProtocolViolation: no answer, no worker, or not this request's nonce.
+            ProtocolViolation: it is malformed or has another request's nonce.
         """
-        self._wait(time.monotonic() + timeout_s)
+        _clear(self._done_bell)
         done = parse_done(bytes(self._done))
         if done.nonce != self._nonce:
             raise ProtocolViolation("DONE with a wrong nonce")
@@ -214,7 +219,13 @@ class BrokerEnd:
             raise ProtocolViolation("DONE for a request that was not made")
         return bool(sequence == self._sequence)
 
-    def _wait(self, deadline: float) -> None:
+    def wait(self, timeout_s: float) -> None:
+        """Return as soon as the last request has an answer, which is not looked at yet.
+
+        Raises:
+            WorkerTimeout, WorkerDied, ProtocolViolation: no answer, no worker, or an answer to no request.
+        """
+        deadline = time.monotonic() + timeout_s
         poller = select.poll()
         poller.register(self._pidfd, select.POLLIN)
         if not self._spin:
@@ -222,7 +233,6 @@ class BrokerEnd:
         while True:
             for _ in range(2000 if self._spin else 1):
                 if self._answered():
-                    _clear(self._done_bell)
                     return
             left_s = deadline - time.monotonic()
             if left_s <= 0:
@@ -254,6 +264,7 @@ class WorkerEnd:
         self._go_sequence, self._done_sequence = _sequence_of(self._go), _sequence_of(self._done)
         self._sequence = 0
         self._nonce = 0
+        self._staged = 0
         self._spin = spin_is_affordable()
 
     def receive(self) -> tuple[Request, Any]:
@@ -271,16 +282,22 @@ class WorkerEnd:
         payload = bytes(self._go[_GO_PAYLOAD_AT : _GO_PAYLOAD_AT + length])
         return Request(kind), json.loads(payload) if payload else None
 
-    def answer(
-        self, reply: Reply, outputs: list[OutputDescriptor] | None = None, claim_ms: float = 0.0, text: str = ""
-    ) -> None:
-        """Publish the answer to the current request."""
-        data = text.encode("utf-8", "replace")[-MAX_TEXT:]
-        outputs = outputs or []
+    def stage(self, outputs: list[OutputDescriptor]) -> None:
+        """Put the next answer's outputs into the page, which nobody reads before its sequence number says so."""
         for index, output in enumerate(outputs):
             at = _DONE_OUTPUTS_AT + index * _OUTPUT.size
             self._done[at : at + _OUTPUT.size] = output.pack()
+        self._staged = len(outputs)
+
+    def answer(
+        self, reply: Reply, outputs: list[OutputDescriptor] | None = None, claim_ms: float = 0.0, text: str = ""
+    ) -> None:
+        """Publish the answer to the current request, with these outputs or those that were staged."""
+        if outputs is not None:
+            self.stage(outputs)
+        data = text.encode("utf-8", "replace")[-MAX_TEXT:]
         self._done[_DONE_TEXT_AT : _DONE_TEXT_AT + len(data)] = data
-        _DONE_HEAD.pack_into(self._done, _SEQUENCE_BYTES, reply, len(outputs), self._nonce, claim_ms, len(data))
+        _DONE_HEAD.pack_into(self._done, _SEQUENCE_BYTES, reply, self._staged, self._nonce, claim_ms, len(data))
+        self._staged = 0
         self._done_sequence[0] = self._sequence
         os.eventfd_write(self._done_bell, 1)

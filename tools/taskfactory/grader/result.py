@@ -104,7 +104,7 @@ class ShapeResult:
     work: int
     calls: int
     wall_ms: list[float] = field(default_factory=list)
-    """t1 - t0 of each timed call, raw, in order."""
+    """t1 - t0 of each timed call by the broker's events, raw, in order."""
     claim_ms: list[float] = field(default_factory=list)
     """What the worker's events said of each timed call."""
     launches: list[dict[str, Any]] = field(default_factory=list)
@@ -113,8 +113,6 @@ class ShapeResult:
     """What the broker's own events say of its part (reveal, flush, snapshot) of each timed call."""
     c_ms: float | None = None
     c_after_ms: float | None = None
-    bias_ms: float | None = None
-    """What a trusted copy reads on the wall clock beyond c and its own events; see `clock`."""
     delta_ms: float | None = None
     score_ms: float | None = None
     """max(median claim, median T - delta)."""
@@ -215,8 +213,8 @@ class Result:
 
 
 _PRIVATE_OF_GRADED = (
-    "shape", "work", "wall_ms", "claim_ms", "broker_ms", "launches", "c_ms", "c_after_ms", "bias_ms", "delta_ms",
-    "score_ms", "interval_ms", "limit_ms",
+    "shape", "work", "wall_ms", "claim_ms", "broker_ms", "launches", "c_ms", "c_after_ms", "delta_ms", "score_ms",
+    "interval_ms", "limit_ms",
 )  # fmt: skip
 
 

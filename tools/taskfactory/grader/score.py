@@ -39,7 +39,7 @@ def fill_in(entry: Timed, measured: dict[str, float], peaks: ceilings.Peaks | No
     plan, shape = entry.plan, entry.shape
     timed = shape_time(shape.wall_ms, shape.claim_ms, entry.before, entry.after)
     shape.launches = [dataclasses.asdict(entry.before), dataclasses.asdict(entry.after)]
-    shape.c_ms, shape.c_after_ms, shape.bias_ms = timed.c_ms, timed.c_after_ms, timed.bias_ms
+    shape.c_ms, shape.c_after_ms = timed.c_ms, timed.c_after_ms
     shape.delta_ms, shape.score_ms, shape.interval_ms = timed.delta_ms, timed.score_ms, list(timed.interval_ms)
     nbytes, flops = plan.unavoidable
     floor_ms = peaks.floor_ms(nbytes, flops) if peaks else 0.0

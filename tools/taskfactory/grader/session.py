@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,17 +78,19 @@ class Arenas:
                 self.junk.add_(1)
             torch.cuda.synchronize()
 
-    def reveal(self, nbytes: int) -> None:
-        """Copy the next call's arguments into the shared block with one kernel, then push them out of the L2."""
-        words = -(-nbytes // 8)
-        memory.copy_bits(self.shared.tensor.view(torch.int64)[:words], self.private.view(torch.int64)[:words])
+    def words(self, nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The shared block's first bytes and their private counterparts, as int64."""
+        count = -(-nbytes // 8)
+        return self.shared.tensor.view(torch.int64)[:count], self.private.view(torch.int64)[:count]
+
+    def stream(self) -> None:
+        """Push everything out of the L2."""
         if self.junk is not None:
             self.junk.add_(1)
 
     def unchanged(self, nbytes: int) -> bool:
         """Whether the shared arguments still are what was revealed."""
-        words = -(-nbytes // 8)
-        return torch.equal(self.shared.tensor.view(torch.int64)[:words], self.private.view(torch.int64)[:words])
+        return torch.equal(*self.words(nbytes))
 
     def free(self) -> None:
         """Give shared memory back; no worker may be alive."""
@@ -102,13 +104,46 @@ class Exchange:
     """One finished call: raw times in ms, the private copies of the outputs, and whether they lay in known memory."""
 
     wall_ms: float
+    """From before the reveal to after the snapshot: by the broker's own events, on the CPU by its clock."""
     claim_ms: float
     reveal_ms: float = 0.0
-    """What the broker's own events say of poisoning, revealing and flushing."""
+    """What the broker's own events say of revealing and flushing."""
     snapshot_ms: float = 0.0
-    """... and of the snapshot."""
+    """... and of the switch back to its context and the snapshot."""
     outputs: list[torch.Tensor] = field(default_factory=list)
     mapped: bool = True
+
+
+class _Clock:
+    """Four marks of one exchange: events on the broker's stream, on the CPU the time.
+
+    The device's clock knows nothing of how late the host queued a mark behind work that was running anyway.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._cuda = device == "cuda"
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(4)] if self._cuda else []
+        self._times = [0] * 4
+        for event in self._events:
+            event.record()  # torch makes the event itself at its first use
+
+    def mark(self, number: int) -> None:
+        """Take one time."""
+        if self._cuda:
+            self._events[number].record()
+        else:
+            self._times[number] = time.perf_counter_ns()
+
+    def wait(self) -> None:
+        """Until the device has come here."""
+        if self._cuda:
+            torch.cuda.synchronize()
+
+    def between(self, first: int, second: int) -> float:
+        """Milliseconds from one mark to another."""
+        if self._cuda:
+            return float(self._events[first].elapsed_time(self._events[second]))
+        return (self._times[second] - self._times[first]) / 1e6
 
 
 class Session:
@@ -159,9 +194,13 @@ class Session:
         self.end.send(request, payload)
         return self._receive(timeout_s)
 
-    def _receive(self, timeout_s: float) -> Done:
+    def _receive(self, timeout_s: float, answered: Callable[[], None] | None = None) -> Done:
+        """The answer to the last request; `answered` is called when it is there and nothing is known of it yet."""
         try:
-            done = self.end.receive(timeout_s)
+            self.end.wait(timeout_s)
+            if answered is not None:
+                answered()
+            done = self.end.read()
         except WorkerTimeout:
             raise SessionFailed(Status.TIMEOUT, f"no answer within {timeout_s:g} s") from None
         except WorkerDied:
@@ -195,35 +234,27 @@ class Session:
         self.arenas.settle(self.settle_ms)
         payload = {"arguments": arguments} if probe is None else {"arguments": arguments, "probe": probe}
         self._ask(Request.PREPARE, START_S, payload)
-        cuda = self.arenas.device == "cuda"
-        if cuda:
-            torch.cuda.synchronize()
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)] if cuda else []
-        started = time.perf_counter_ns()
-        if cuda:
-            marks[0].record()
-        self.arenas.reveal(nbytes)
-        if cuda:
-            marks[1].record()
-            torch.cuda.synchronize()
+        shared, private = self.arenas.words(nbytes)
+        clock = _Clock(self.arenas.device)
+        self.arenas.stream()  # the device is in this process's context and busy until the next three are queued
+        clock.mark(0)
+        memory.copy_bits(shared, private)
+        self.arenas.stream()
+        clock.mark(1)
+        clock.wait()
         self.end.send(Request.GO)
-        done = self._receive(timeout_s)
+        done = self._receive(timeout_s, lambda: clock.mark(2))  # the switch back begins while the answer is read
         try:
             known = all(output.handle in self._mapped for output in done.outputs)
             returned = [memory.resolve(output, self._storage(output)) for output in done.outputs]
-            if cuda:
-                marks[2].record()
             copies = self._snapshot(returned)
         except ProtocolViolation as error:
             raise SessionFailed(Status.PROTOCOL_VIOLATION, str(error)) from None
-        if cuda:
-            marks[3].record()
-            torch.cuda.synchronize()
-        wall_ms = (time.perf_counter_ns() - started) / 1e6
+        clock.mark(3)
+        clock.wait()
+        cuda = self.arenas.device == "cuda"
         self._last = returned if cuda else []
-        reveal_ms, snapshot_ms = (
-            (marks[0].elapsed_time(marks[1]), marks[2].elapsed_time(marks[3])) if cuda else (0.0, 0.0)
-        )
+        reveal_ms, snapshot_ms, wall_ms = clock.between(0, 1), clock.between(2, 3), clock.between(0, 3)
         return Exchange(wall_ms, done.claim_ms, reveal_ms, snapshot_ms, copies, known or not cuda)
 
     def _storage(self, output: OutputDescriptor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """How far the two clocks agree: trusted work of known duration, timed on the wall and by events, launch by launch.
 
 The figures say what delta can be: `ratio` is (low end of the walls - c) over the median event time, `bias_ms`
-their difference.
+their difference. A job of this mode that has a submission asks for a sweep against an adversary, which is in `sweep`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .clock import half_width, low
+from .ceilings import probe_bytes
+from .clock import Overhead, half_width, low
 from .session import Exchange, Session
 
 if TYPE_CHECKING:
@@ -32,30 +33,33 @@ WARM_UPS = 2
 
 def study(grading: Grading) -> dict[str, Any]:
     """Several launches of a trusted worker; each measures c and every known duration at the first planned shape."""
+    if grading.job.submission:
+        from .sweep import sweep
+
+        return sweep(grading)
     plan = grading.plans[0]
     launches = [_launch(grading, plan, k) for k in range(grading.job.calls or 1)]
-    medians = [launch["c_ms"] for launch in launches]
+    overheads = [launch["c_ms"] for launch in launches]
     settling = _settling(grading, plan) if grading.job.device == "cuda" else []
     return {
         "one_process": one_process() if grading.job.device == "cuda" else {},
         "shape": list(plan.shape), "argument_bytes": plan.layout.nbytes, "calls": CALLS,
-        "c_drift_ms": max(medians) - min(medians), "launches": launches, "settling": settling,
+        "c_drift_ms": max(overheads) - min(overheads), "launches": launches, "settling": settling,
     }  # fmt: skip
 
 
 def _settling(grading: Grading, plan: Plan) -> list[dict[str, Any]]:
-    """How steady the null worker's wall is after so many ms of steady work on the device."""
+    """How steady the overhead is after so many ms of steady work on the device."""
     session = Session(grading.link, grading.workload.task, grading.job, grading.arenas, trusted=True)
     found = []
     try:
         for settle_ms in SETTLE_MS:
             session.settle_ms = settle_ms
-            walls = [e.wall_ms for e in _calls(grading, session, plan, CALLS, "null")]
-            copies = _calls(grading, session, plan, CALLS, "copy", 700_000_000)
+            probes = _probes(grading, session, plan, CALLS)
             found.append(
                 {
-                    "settle_ms": settle_ms, "null_walls_ms": walls, "half_width_ms": half_width(walls),
-                    "copy_walls_ms": [e.wall_ms for e in copies], "copy_claims_ms": [e.claim_ms for e in copies],
+                    "settle_ms": settle_ms, "c_ms": probes.c_ms, "half_width_ms": half_width(probes.beyond_ms),
+                    "beyond_ms": probes.beyond_ms,
                 }
             )  # fmt: skip
     finally:
@@ -69,6 +73,11 @@ def _calls(
     """Calls of one kind, after warm-ups that are not kept."""
     done = [grading.trusted_call(session, plan, kind, amount, repeat) for _ in range(calls + WARM_UPS)]
     return done[WARM_UPS:]
+
+
+def _probes(grading: Grading, session: Session, plan: Plan, calls: int) -> Overhead:
+    """The copies from which a grading takes c at this shape."""
+    return Overhead.of(_calls(grading, session, plan, calls, "copy", probe_bytes(plan.unavoidable)))
 
 
 def one_process() -> dict[str, float]:
@@ -100,9 +109,9 @@ def _launch(grading: Grading, plan: Plan, number: int) -> dict[str, Any]:
     works = [("copy", int(ms / 1e3 * NOMINAL_BYTES_PER_S / 2), 1) for ms in (COPY_MS if cuda else (0.2,))]
     works += [("matmul", edge, repeat) for edge, repeat in (MATMULS if cuda else ())]
     try:
-        empty = _calls(grading, session, plan, calls, "null")
-        nulls = [e.wall_ms for e in empty]
-        c_ms = low(nulls)
+        overhead = _probes(grading, session, plan, calls)
+        c_ms = overhead.c_ms
+        nulls = [e.wall_ms for e in _calls(grading, session, plan, calls, "null")]
         probes = []
         for k, (kind, amount, repeat) in enumerate(works):
             grading.progress(f"launch {number + 1}", k, len(works))
@@ -118,15 +127,14 @@ def _launch(grading: Grading, plan: Plan, number: int) -> dict[str, Any]:
                     "reveals_ms": [e.reveal_ms for e in done], "snapshots_ms": [e.snapshot_ms for e in done],
                 }
             )  # fmt: skip
-        again = low([e.wall_ms for e in _calls(grading, session, plan, calls, "null")])
+        again = _probes(grading, session, plan, calls).c_ms
     finally:
         session.close()
     return {
-        "reveals_ms": [e.reveal_ms for e in empty],
-        "snapshots_ms": [e.snapshot_ms for e in empty],
         "c_ms": c_ms,
         "c_again_ms": again,
-        "c_half_width_ms": half_width(nulls),
+        "c_half_width_ms": half_width(overhead.beyond_ms),
+        "beyond_ms": overhead.beyond_ms,
         "nulls_ms": nulls,
         "probes": probes,
     }

@@ -59,7 +59,7 @@ class Worker:
             try:
                 handlers[request](payload)
             except BaseException as error:
-                self.end.answer(self._reply_to(error, request), text=_report(error))
+                self.end.answer(self._reply_to(error, request), [], text=_report(error))
 
     def _reply_to(self, error: BaseException, request: Request) -> Reply:
         if isinstance(error, _Refused):
@@ -143,14 +143,17 @@ class Worker:
             self.events[0].record()
             result = self._run()
             self.events[1].record()
+            outputs = self._outputs(result)
+            self.end.stage(self._describe(outputs))  # while the device works
             torch.cuda.synchronize()
             claim_ms = self.events[0].elapsed_time(self.events[1])
         else:
             started = time.perf_counter()
             result = self._run()
             claim_ms = (time.perf_counter() - started) * 1e3
-        outputs = self._outputs(result)
-        self.end.answer(Reply.OK, self._describe(outputs), claim_ms)
+            outputs = self._outputs(result)
+            self.end.stage(self._describe(outputs))
+        self.end.answer(Reply.OK, claim_ms=claim_ms)
         self.kept = outputs
         self.arguments = []
 
