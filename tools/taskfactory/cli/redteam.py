@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 @click.option("--device", type=click.Choice(["auto", "cuda", "cpu"]), default="auto", show_default=True,
               help="On the CPU nothing is timed, so no gain is computed.")  # fmt: skip
 @click.option("--calls", type=click.IntRange(min=2), help="Timed calls per shape [default: as in a grading].")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Attacks at once; those that are timed or take the machine away from others still run alone.")  # fmt: skip
 @click.option("--require-tier", type=click.Choice(["partial", "confined", "namespaced"]), default="confined",
               show_default=True, help="Refuse to run attacks in a weaker confinement.")  # fmt: skip
 @click.option("--allow-unconfined", is_flag=True, help="Run them even where nothing confines them. Do not.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcomes as JSON.")
 def command(
     task: str | None, names: tuple[str, ...], kinds: tuple[str, ...], list_only: bool, honest: Path | None,
-    device: str, calls: int | None, require_tier: str, allow_unconfined: bool, as_json: bool,
+    device: str, calls: int | None, jobs: int, require_tier: str, allow_unconfined: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Attack the grader on TASK (a task name, a spec file or a built bundle).
 
@@ -49,16 +51,20 @@ def command(
         return
     if task is None:
         raise click.UsageError("name a task, a spec file or a bundle, or use --list")
-    options: dict[str, object] = {"calls": calls, "require_tier": "unconfined" if allow_unconfined else require_tier}
-    outcomes = _attacked(task, chosen, honest, device, options, as_json)
+    tier = "unconfined" if allow_unconfined else require_tier
+    options: dict[str, object] = {"calls": calls, "require_tier": tier}
+    outcomes = _attacked(task, chosen, honest, device, jobs, options, as_json)
     sys.exit(0 if all(o.verdict in ("held", "skipped") for o in outcomes) else 1)
 
 
 def _attacked(
-    name: str, chosen: list[Attack], honest: Path | None, device: str, options: dict[str, object], as_json: bool
-) -> list[Outcome]:
+    name: str, chosen: list[Attack], honest: Path | None, device: str, jobs: int, options: dict[str, object],
+    as_json: bool,
+) -> list[Outcome]:  # fmt: skip
     import dataclasses
+    from contextlib import nullcontext
 
+    from taskfactory.fleet.leases import first_gpu
     from taskfactory.grader.result import dumps
     from taskfactory.grader.supervisor import resolve_device
     from taskfactory.grading import load, task_directory
@@ -70,7 +76,11 @@ def _attacked(
         facts = load(directory)
         source = honest_source(facts, Path(name) if Path(name).is_dir() else None, honest)
         applicable = [attack for attack in chosen if attack.applicable(facts.name, facts.compare)]
-        against, outcomes = run_campaign(applicable, directory, facts, source, device, _show_progress, **options)
+        turn = first_gpu(True, lambda text: click.echo(text, err=True)) if device == "cuda" else nullcontext()
+        with turn:
+            against, outcomes = run_campaign(
+                applicable, directory, facts, source, device, _show_progress, jobs, **options
+            )
     if as_json:
         record = {
             "task": facts.name, "device": device, "honest_score": against.score, "metric": facts.metric,

@@ -15,7 +15,9 @@ import sys
 import tempfile
 import unicodedata
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -219,11 +221,28 @@ def _nothing(task: Task) -> Result:
     return Result(*facts, Status.INFRASTRUCTURE_ERROR, message="no result")
 
 
+SELFISH = ("resources", "processes")
+"""Classes whose attacks take the machine away from whatever runs beside them."""
+
+
+def runs_beside_others(attack: Attack, device: str) -> bool:
+    """Whether an attack's outcome says as much if other gradings share the machine.
+
+    On a device not if it may pass, for then it has a time; one that must fail and passes is broken at any time.
+    """
+    timed = device == "cuda" and Status.PASSED in attack.expected
+    return not timed and attack.kind not in SELFISH
+
+
 def run_campaign(
     attacks: list[Attack], task_dir: Path, task: Task, honest: str, device: str,
-    progress: Callable[[str, int, int], None], **options: Any,
+    progress: Callable[[str, int, int], None], jobs: int = 1, **options: Any,
 ) -> tuple[Result, list[Outcome]]:  # fmt: skip
-    """Grade the honest implementation, then every attack around it.
+    """Grade the honest implementation once, then every attack around it.
+
+    Args:
+        progress: called with a name, how many attacks are done and how many there are.
+        jobs: how many attacks run at once, of those that may; the others run alone, after them.
 
     Raises:
         InfrastructureError: the honest implementation does not pass, so that nothing can be said.
@@ -237,8 +256,20 @@ def run_campaign(
         raise InfrastructureError(
             f"the honest implementation of {task.name} does not pass here: {against.status.value}: {against.message}"
         )
-    outcomes = []
-    for k, attack in enumerate(attacks):
-        progress(attack.name, k, len(attacks))
-        outcomes.append(run_attack(attack, task_dir, task, honest, device, against, **options))
-    return against, outcomes
+    beside = [attack for attack in attacks if jobs > 1 and runs_beside_others(attack, device)]
+    outcomes: dict[str, Outcome] = {}
+    if beside:
+        # A process each: a grading kills what its own process has started, and changes this one's environment.
+        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+            waiting = {
+                pool.submit(run_attack, attack, task_dir, task, honest, device, against, **options): attack.name
+                for attack in beside
+            }
+            for done in as_completed(waiting):
+                progress(waiting[done], len(outcomes), len(attacks))
+                outcomes[waiting[done]] = done.result()
+    for attack in attacks:
+        if attack.name not in outcomes:
+            progress(attack.name, len(outcomes), len(attacks))
+            outcomes[attack.name] = run_attack(attack, task_dir, task, honest, device, against, **options)
+    return against, [outcomes[attack.name] for attack in attacks]
