@@ -367,6 +367,10 @@ def fp8_channels(x, weight, bias, origins, tile, overlap):
     return out
 ''',
     },
+    survivors={
+        "shapes.working_set": "two of the five clips, with their results, are 177 and 236 MB, under four times the L2 "
+        "of an H200; the tensor cores and not memory bound this layer, and a grading overwrites the L2 before each call",
+    },
     output_dtypes=(("bfloat16",),),
     metric="TFLOP/s",
     compare="tensor",

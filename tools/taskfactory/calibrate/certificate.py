@@ -29,6 +29,10 @@ _MEASURED = (
     "alternates", "ablations", "func", "compare", "tuple_names", "output_dtypes", "tol", "tile_kappa", "tile_epsilon",
     "shape_names", "correct_shapes",
 )  # fmt: skip
+_WORK = (
+    "reference_imports", "flops_src", "derived_src", "floor_src", "reference_src", "make_inputs_src", "metric", "func",
+    "compare", "output_dtypes", "shape_names", "grader_shapes", "measure_shapes", "correct_shapes",
+)  # fmt: skip
 _ON_A_DEVICE = ("measure_shapes", "grader_shapes")
 """Shapes that are measured too where there is a GPU."""
 
@@ -47,7 +51,10 @@ class Certificate:
 
     def stale(self, spec: TaskSpec) -> bool:
         """Whether the spec has changed in what was measured."""
-        return bool(self.data["subject_digest"] != subject_digest(spec, self.device))
+        if self.data["subject_digest"] != subject_digest(spec, self.device):
+            return True
+        sections = [self.data[name] for name in ("work", "graded_shapes") if name in self.data]
+        return any(section["digest"] != work_digest(spec) for section in sections)
 
     def verdict(self, spec: TaskSpec) -> Verdict:
         """What its figures and the spec's explanations amount to."""
@@ -79,6 +86,12 @@ def subject_digest(spec: TaskSpec, device: str) -> str:
     # Certificates from before there was a timed_src hold for specs that have none.
     values = {name: getattr(spec, name) for name in names if name != "timed_src" or spec.timed_src is not None}
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def work_digest(spec: TaskSpec) -> str:
+    """The hash of all that the sections on work and graded shapes depend on."""
+    text = json.dumps({name: getattr(spec, name) for name in _WORK}, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from taskfactory import __version__
 from taskfactory.calibrate.certificate import SCHEMA, Certificate, subject_digest
 from taskfactory.calibrate.figures import EPSILONS, mutant_figures, number, subject_figures
-from taskfactory.calibrate.run import SEEDS, Progress, Readings, measure
+from taskfactory.calibrate.run import SEEDS, Budget, Progress, Readings, measure
+from taskfactory.calibrate.sections import Examined, examine, shapes_section, work_section
 from taskfactory.calibrate.verdict import judge, recommend
 from taskfactory.load import SpecFile
 
@@ -29,19 +30,39 @@ def certify(
     device: str = "cpu",
     seeds: Sequence[int] = SEEDS,
     shapes: Sequence[tuple[int, ...]] = (),
+    budget: Budget | None = None,
+    delta_ms: float | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Calibrate one spec and return the content of its certificate.
 
+    Args:
+        file: a spec without errors in its static checks.
+        device: "cpu" or "cuda".
+        seeds: seeds of the inputs.
+        shapes: which of the correct shapes to take; all if empty.
+        budget: time and memory for measure and graded shapes on a GPU.
+        delta_ms: what the clock left open in a grading on this device.
+        progress: called with what is being done.
+
     Raises:
         InfrastructureError, SpecError: as `run.measure`.
     """
-    found = measure(file, device=device, seeds=seeds, shapes=shapes, progress=progress)
-    return content(file, found)
+    if budget is None:
+        found = measure(file, device=device, seeds=seeds, shapes=shapes, progress=progress)
+        budget = Budget()
+    else:
+        found = measure(file, device=device, seeds=seeds, shapes=shapes, budget=budget, progress=progress)
+    examined = examine(
+        file, device=device, timing_s=budget.timing_s, memory_share=budget.memory_share, progress=progress
+    )
+    return content(file, found, examined, delta_ms=delta_ms)
 
 
-def content(file: SpecFile, found: Readings) -> dict[str, Any]:
-    """The content of a certificate from what was measured."""
+def content(
+    file: SpecFile, found: Readings, examined: Examined | None = None, *, delta_ms: float | None = None
+) -> dict[str, Any]:
+    """The content of a certificate from what was measured; without `examined` it lacks work and graded shapes."""
     spec = file.spec
     formulas = file.formulas()
     shapes = list(dict.fromkeys(sample.shape for sample in found.samples))
@@ -65,7 +86,11 @@ def content(file: SpecFile, found: Readings) -> dict[str, Any]:
         "subjects": subjects,
         "mutants": mutant_figures(found),
         "recommended": recommend(subjects, gates, EPSILONS),
+        "gaps": found.gaps_by_subject(),
     }
+    if examined is not None:
+        data["work"] = work_section(file, examined)
+        data["graded_shapes"] = shapes_section(file, examined, delta_ms=delta_ms)
     verdict = judge(data, spec.survivors)
     data["verdict"] = {"sound": verdict.sound, "problems": list(verdict.problems), "notes": list(verdict.notes)}
     return data
@@ -106,6 +131,8 @@ def verify(file: SpecFile, certificate: Certificate, seed: int, progress: Progre
     wrong = _consistent(file, data)
     found = measure(file, seeds=[seed], small=True, progress=progress)
     again = subject_figures(found, {})
+    if "work" in data:
+        wrong += _work(data["work"], work_section(file, examine(file, memory=False, progress=progress)))
     missing = set(again) ^ set(data["subjects"])
     wrong += [f"{name} is in one of the two only" for name in sorted(missing)]
     for name in sorted(set(again) & set(data["subjects"])):
@@ -129,6 +156,22 @@ def _consistent(file: SpecFile, data: Mapping[str, Any]) -> list[str]:
         honest = entry["kind"] in ("float64", "alternate")
         if shares and (number(entry["use"]) < max(shares) if honest else number(entry["use"]) != min(shares)):
             wrong.append(f"{name}: its figure is not that of its seeds")
+    return wrong
+
+
+def _work(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Sizes and counts do not depend on the machine, so they have to be met exactly; touched bytes nearly."""
+    wrong = []
+    again = {tuple(row["shape"]): row for row in now["rows"]}
+    if set(again) != {tuple(row["shape"]) for row in then["rows"]}:
+        wrong.append("work was verified at other shapes than those of the spec")
+    for row in then["rows"]:
+        measured = again.get(tuple(row["shape"]), row)
+        for key in ("canonical", "floor", "inputs", "outputs", "flops"):
+            if key in row and key in measured and row[key] != measured[key]:
+                wrong.append(f"{key} at {tuple(row['shape'])} is {measured[key]}, and {row[key]} in the certificate")
+        if "touched" in row and "touched" in measured and not agree(row["touched"], measured["touched"]):
+            wrong.append(f"touched at {tuple(row['shape'])} is {measured['touched']}, not {row['touched']}")
     return wrong
 
 

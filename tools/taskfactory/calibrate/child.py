@@ -4,6 +4,7 @@
 {"doing": [subject, sample]}        before each run, so that the parent knows what hung or crashed; "": the reference
 {"subject": [name, kind, about]}    when a subject is first met
 {"reading": {...}}                  after each run
+{"gap": [subject, sample, why]}     instead, where a measure or graded shape is more than the machine has
 {"failed": [message, field, line]}  the spec's own sources fail
 {"done": true}                      at the end
 """
@@ -34,8 +35,10 @@ def main(arguments: list[str]) -> None:
 def _measure(channel: Channel, job: dict[str, Any], faults: Any) -> None:
     import torch
 
+    from taskfactory.calibrate.beyond import Beyond
     from taskfactory.calibrate.measure import Bench, Position, positions
     from taskfactory.calibrate.reading import Reading, as_message
+    from taskfactory.calibrate.screen import Screen
     from taskfactory.checks.lab import Lab, Malformed
     from taskfactory.checks.record import SourceFailed
     from taskfactory.load import SpecFile
@@ -43,6 +46,9 @@ def _measure(channel: Channel, job: dict[str, Any], faults: Any) -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    cuda = job["device"] == "cuda"
+    if cuda:
+        torch.cuda.set_per_process_memory_fraction(job["memory_share"])
     file = SpecFile(Path(job["path"]), TaskSpec(**job["spec"]), job["lines"], job["text"])
     forbid_forks(faults)
     told: set[str] = set()
@@ -61,7 +67,11 @@ def _measure(channel: Channel, job: dict[str, Any], faults: Any) -> None:
         lab = Lab(file, job["device"])
         shapes, extra = ([tuple(shape) for shape in job[key]] for key in ("shapes", "extra"))
         samples = positions(lab, job["seeds"], extra, shapes, job["small"])
-        bench = Bench(lab, samples, set(job["skip"]), emit, notice)
+        lost = {(str(subject), int(sample)) for subject, sample in job["lost"]}
+        beyond = Beyond(job["beyond_s"], lost, lambda *gap: channel.send(gap=list(gap)))
+        if cuda and job["start"] == 0:
+            beyond.screened = Screen(file).failure
+        bench = Bench(lab, samples, set(job["skip"]), emit, notice, beyond=beyond)
         channel.send(samples=[[p.seed, list(p.shape), p.case, p.large] for p in samples])
         bench.run(job["start"])
     except SourceFailed as error:

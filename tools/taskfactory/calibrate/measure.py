@@ -6,15 +6,14 @@ at its first rejection, a precision once it is clearly rejected; the others are 
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from taskfactory.calibrate.beyond import BEYOND_S, NO_ALTERNATE, Beyond
+from taskfactory.calibrate.deadline import TooLong, deadline
 from taskfactory.calibrate.reading import Reading, read
 from taskfactory.calibrate.subjects import KINDS, Context, Subject, subjects_of
 from taskfactory.checks.inputs import Sample, copied
@@ -33,10 +32,6 @@ CLEAR = 3.0
 
 class Poisoned(BaseException):
     """The GPU refuses all further work of this process, which has to be replaced."""
-
-
-class TooLong(BaseException):
-    """A subject took longer than it may; not an Exception, so that no source catches it."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +87,10 @@ class Bench:
         emit: Callable[[Reading], None],
         notice: Callable[[str, Position], None],
         kinds: Container[str] = KINDS,
+        beyond: Beyond | None = None,
     ) -> None:
         self.lab, self.skip, self.emit, self.notice = lab, skip, emit, notice
+        self.beyond = beyond or Beyond()
         self.positions, self.kinds = list(samples), kinds
         self._previous: dict[Shape, tuple[int, Outputs]] = {}
         self._seconds = 0.0
@@ -110,18 +107,61 @@ class Bench:
             raise Malformed("has no default inputs")
         self.subjects = [subject for subject in subjects_of(self.lab, first) if subject.kind in self.kinds]
         for position in self.positions[start:]:
-            sample = first if position.index == 0 else self._sample(position)
+            sample = first if position.index == 0 else self._taken(position)
             if sample is None:
                 continue
             context = Context(position.seed, self._earlier(position))
+            compared = False
             for subject in self.subjects:
                 if subject.name not in self.skip and _wanted(subject, position):
+                    if self._left_out(subject, position, compared=compared):
+                        continue
                     self.notice(subject.name, position)
                     reading = self._read(subject, position, sample, context)
                     if reading is not None:
+                        compared = compared or (subject.kind == "alternate" and reading.outcome == "values")
                         self.emit(reading)
                         if _settled(subject, reading):
                             self.skip.add(subject.name)
+
+    def _taken(self, position: Position) -> Sample | None:
+        """A sample; None where there is none, and a gap where a measure or graded shape does not let it be made."""
+        if not self._is_beyond(position):
+            return self._sample(position)
+        reason = self.beyond.refuses("reference", position.index)
+        if reason:
+            self.beyond.gap("reference", position.index, reason)
+            return None
+        self._free()
+        try:
+            return self._sample(position)
+        except (SourceFailed, Malformed) as error:
+            memory = self._cannot_judge(str(error), position)
+            self.beyond.gap("reference", position.index, "out of memory" if memory else str(error)[:160])
+            return None
+
+    def _left_out(self, subject: Subject, position: Position, *, compared: bool) -> bool:
+        """Whether a subject is a gap at a measure or graded shape without being run."""
+        if not self._is_beyond(position):
+            return False
+        reason = self.beyond.refuses(subject.name, position.index)
+        if not reason and subject.kind == "mutant" and not compared and self.lab.spec.alternates:
+            reason = NO_ALTERNATE  # what is below resolution could not be told from what survives
+        if reason:
+            self.beyond.gap(subject.name, position.index, reason)
+        return bool(reason)
+
+    def _is_beyond(self, position: Position) -> bool:
+        return position.shape not in self.lab.spec.correct_shapes
+
+    def _wait(self) -> None:
+        """Until the GPU is done, so that a failure is met where it belongs."""
+        if self.lab.device != "cpu":
+            torch.cuda.synchronize()
+
+    def _free(self) -> None:
+        if self.lab.device != "cpu":
+            torch.cuda.empty_cache()
 
     def _sample(self, position: Position) -> Sample | None:
         lab = self.lab
@@ -132,6 +172,7 @@ class Bench:
         sample = Sample(position.shape, position.case, [copied(value) for value in args], list(args))
         started = time.perf_counter()
         expected = lab.call("reference_src", f"the reference on {sample.where}", lab.reference, sample.args)
+        self._wait()
         self._seconds = time.perf_counter() - started
         sample.expected = tuple(output.clone() for output in expected)
         sample.restore()
@@ -146,29 +187,48 @@ class Bench:
         return None if args is None else self.lab.call("reference_src", "the reference", self.lab.reference, args)
 
     def _read(self, subject: Subject, position: Position, sample: Sample, context: Context) -> Reading | None:
-        limit_s = MUTANT_S + 20.0 * self._seconds
+        beyond = self._is_beyond(position)
+        limit_s = MUTANT_S + 20.0 * self._seconds if subject.kind == "mutant" else BEYOND_S if beyond else 0.0
+        if subject.kind == "mutant" and position.index == 0 and (note := self.beyond.screened(subject.name)):
+            return Reading(subject.name, position.index, "raised", note[:120])
         try:
-            with _deadline(limit_s if subject.kind == "mutant" else 0.0):
+            with deadline(limit_s):
                 outputs = subject.run(sample, context)
+                self._wait()
         except Unsupported:
             return None
         except SourceFailed as error:
             if self._cannot_judge(error.message, position):
-                return None
+                return self._gap(subject, position, "out of memory")
             hung = isinstance(error.__cause__, TooLong)
+            if hung and beyond and subject.kind != "mutant":
+                return self._gap(subject, position, f"out of time: it takes more than {BEYOND_S:g} s")
             return Reading(subject.name, position.index, "hung" if hung else "raised", error.message[:120])
         except Malformed as error:
             return Reading(subject.name, position.index, "form", str(error)[:120])
         except (TooLong, Exception) as error:
             if self._cannot_judge(f"{type(error).__name__}: {error}", position):
-                return None
+                return self._gap(subject, position, "out of memory")
+            if isinstance(error, TooLong) and beyond and subject.kind != "mutant":
+                return self._gap(subject, position, f"out of time: it takes more than {BEYOND_S:g} s")
             outcome = "hung" if isinstance(error, TooLong) else "raised"
             return Reading(subject.name, position.index, outcome, f"{type(error).__name__}: {error}"[:120])
         finally:
             sample.restore(thorough=False)
         if outputs is None:
             return None
-        return read(self.lab, sample, subject, position.index, outputs)
+        try:
+            return read(self.lab, sample, subject, position.index, outputs)
+        except torch.OutOfMemoryError:
+            if not beyond:
+                raise
+            return self._gap(subject, position, "out of memory when it is compared")
+
+    def _gap(self, subject: Subject, position: Position, reason: str) -> Reading | None:
+        """Tell a gap; there is no reading."""
+        self.beyond.gap(subject.name, position.index, reason)
+        self._free()
+        return None
 
     def _cannot_judge(self, message: str, position: Position) -> bool:
         """Whether a failure is the machine's: no memory for a shape that is not meant for correctness.
@@ -196,25 +256,3 @@ def _wanted(subject: Subject, position: Position) -> bool:
     if subject.kind in ("alternate", "mutant"):
         return True
     return not position.large or (usual and subject.kind != "precision")
-
-
-@contextmanager
-def _deadline(seconds: float) -> Iterator[None]:
-    """Raise `TooLong` in this thread after some seconds of wall time; 0 for no limit.
-
-    Python runs the handler between two bytecodes, so one operation that never returns is left to the parent's limit.
-    """
-    if seconds <= 0:
-        yield
-        return
-
-    def ring(*_: Any) -> None:
-        raise TooLong
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)

@@ -10,6 +10,8 @@ from typing import Any
 from taskfactory.calibrate.certificate import Certificate, certificates_of
 from taskfactory.calibrate.figures import number
 from taskfactory.calibrate.plot import draw_svg
+from taskfactory.calibrate.quality import NAMES
+from taskfactory.calibrate.tables import SUMMARY, markdown, summary
 from taskfactory.calibrate.verdict import honest_use, wrong_use
 from taskfactory.load import SpecFile, load_spec
 from taskfactory.paths import specs_dir, specs_in
@@ -71,6 +73,33 @@ They do not raise the score.
 gate stops: four times the honest E, or the gap's geometric mean where that is less; with it, twice what honest tiles
 need, and the smallest epsilon that costs honest tiles nothing. A spec may choose otherwise within the gap.
 
+## Work and graded shapes
+
+A score is canonical work by time, so the count has to be right. It is held against what a call takes: the sizes of
+inputs and outputs; the bytes *touched*, which are those of the outputs and of the entries by which some output has a
+derivative; the FLOPs of matrix products and convolutions that torch counts in the reference; and the spec's own floor.
+Correct shapes are run for that, graded ones without storage. Asked for is:
+
+- canonical work is at least the floor's, and the floor at most what a call holds and the reference does;
+- counted FLOPs are the canonical ones within 2 %, where the metric is TFLOP/s. A spec whose reference does more or less
+  says so in a formula beside `derived`, `reference_flops`, with the reason in its docstring; the count has to follow;
+- canonical bytes are at most those of inputs and outputs, unless the formula `touched_bytes` says what is touched; then
+  the measured figure has to follow that within 5 %.
+
+A **graded shape** should take 20 times what the clock leaves open (δ) even at the limit that the floor sets, so that
+the clock does not decide; hold four times the L2, so that it is memory that is measured; fit into memory with the
+broker's copies; and be like the public shapes of `measure.py`, in which resource bounds it and within a factor of three
+in time. On a GPU the solution, the reference and the alternates are timed at both kinds of shapes, and the rank
+correlation of their scores is told: a submission that leads on the public shapes should lead on the hidden ones. δ is
+that of a grading if one is given (`--grading`), else 0.01 ms; limit and L2 are those of the GPU at hand, else of an
+H200. What is accepted otherwise stands in `survivors`, as `shapes.duration`, `shapes.working_set`, `shapes.memory`,
+`shapes.regime`, `work.flops` or `work.bytes`.
+
+**On a GPU** there is a budget of time for measure and graded shapes (`--budget`), and of memory. What does not fit is a
+gap: it is told by name in the certificate and as a note, and costs nothing else. Mutants are first run on the CPU,
+where an index out of range raises; on the GPU it would end the process. `--jobs` divides the memory; times are then
+taken beside other work and good for ranks only.
+
 ## What it does not show
 
 A certificate speaks of the spec's own alternates. An honest kernel on other hardware may round differently, which is
@@ -84,7 +113,8 @@ apart, and below it is said which wrong answers those inputs alone would not rej
 def render(files: Sequence[SpecFile]) -> str:
     """The page."""
     held = [(file, certificate) for file in files for certificate in certificates_of(file)]
-    return "\n".join([_METHOD, "## Our tasks", "", *_overview(held), *(line for f, c in held for line in _task(f, c))])
+    overview = [*_overview(held), *_work(held)]
+    return "\n".join([_METHOD, "## Our tasks", "", *overview, *(line for f, c in held for line in _task(f, c))])
 
 
 def write(folder: Path, files: Sequence[SpecFile]) -> None:
@@ -111,6 +141,16 @@ def _overview(held: Sequence[tuple[SpecFile, Certificate]]) -> list[str]:
             f"{mutants['counts']['survived']} |"
         )
     return [*lines, ""]
+
+
+def _work(held: Sequence[tuple[SpecFile, Certificate]]) -> list[str]:
+    """Work formulas and graded shapes, of the certificates that have them."""
+    rows = [
+        [f"`{file.spec.name}`", certificate.device, *cells]
+        for file, certificate in held
+        if (cells := summary(certificate.data))
+    ]
+    return markdown([["task", "device", *SUMMARY], *rows]) if rows else []
 
 
 def _task(file: SpecFile, certificate: Certificate) -> list[str]:
@@ -143,7 +183,8 @@ def _task(file: SpecFile, certificate: Certificate) -> list[str]:
         if row["fate"] == "survived":
             reason = spec.survivors.get(row["name"], "not explained")
             lines += [f"- `{row['name']}` survives: `{row['change']}`, E = {row['error']:g}. {reason}", ""]
-    named = {name: reason for name, reason in spec.survivors.items() if not name.startswith("mutants.")}
+    sections = {name for name in NAMES if ("graded_shapes" if name.startswith("shapes") else "work") not in data}
+    named = {n: reason for n, reason in spec.survivors.items() if not n.startswith("mutants.") and n not in sections}
     lines += [line for name, reason in named.items() for line in (f"- `{name}`: {reason}", "")]
     return lines + [line for text in (*verdict.problems, *verdict.notes) for line in (f"- {text}", "")]
 

@@ -12,6 +12,7 @@ from html import escape
 from typing import Any
 
 from taskfactory.calibrate.figures import number
+from taskfactory.calibrate.tables import terminal
 from taskfactory.calibrate.verdict import HONEST_MARGIN, WRONG_MARGIN
 
 LOW, HIGH = -3.0, 4.0
@@ -74,7 +75,7 @@ def show(data: Mapping[str, Any], *, color: bool = False) -> str:
     fates = ", ".join(f"{count} {fate}" for fate, count in mutants["counts"].items() if count)
     score = f"{mutants['by_values']} judged by values, score {mutants['score_by_values']:.3f}"
     lines.append(f"mutants: {score}; of {mutants['total']}: {fates}")
-    lines += ["", *recommendation(data)]
+    lines += ["", *recommendation(data), "", *terminal(data)]
     paint = (lambda text, style: f"\033[{style}m{text}\033[0m") if color else (lambda text, style: text)
     lines += [paint("problem: ", "1;31") + text for text in verdict["problems"]]
     lines += [paint("note: ", "1;33") + text for text in verdict["notes"]]

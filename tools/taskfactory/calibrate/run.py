@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,18 @@ _RESTARTS = 100
 """Subjects that may end a child before the calibration is given up."""
 
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What measure and graded shapes of one spec may take on a GPU; what is left then is a gap."""
+
+    beyond_s: float = 42.0
+    """Seconds for alternates, ablations and mutants there."""
+    timing_s: float = 18.0
+    """Seconds for the stopwatch."""
+    memory_share: float = 1.0
+    """Share of the device's memory, for several specs at a time."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,18 @@ class Readings:
     """Name -> (kind, description)."""
     readings: list[dict[str, Any]] = field(default_factory=list)
     """See `taskfactory.calibrate.reading.Reading`."""
+    gaps: dict[tuple[str, int], str] = field(default_factory=dict)
+    """(subject, sample) at a measure or graded shape -> why it was not measured there."""
+
+    def gaps_by_subject(self) -> list[dict[str, Any]]:
+        """One entry a subject and reason, with its shapes; mutants together."""
+        grouped: dict[tuple[str, str], list[list[int]]] = {}
+        for (subject, sample), reason in self.gaps.items():
+            name = "a mutant" if subject.startswith("mutants.") else subject
+            shapes = grouped.setdefault((name, reason), [])
+            if (shape := list(self.samples[sample].shape)) not in shapes:
+                shapes.append(shape)
+        return [{"subject": name, "why": reason, "shapes": shapes} for (name, reason), shapes in grouped.items()]
 
 
 def measure(
@@ -62,6 +87,7 @@ def measure(
     small: bool = False,
     skip: Sequence[str] = (),
     limits: Limits = LIMITS,
+    budget: Budget | None = None,
     progress: Progress | None = None,
 ) -> Readings:
     """Run every subject of a spec on its samples.
@@ -74,6 +100,7 @@ def measure(
         small: leave out shapes with more than `measure.LARGE` entries.
         skip: names of subjects that are not wanted.
         limits: what a child may use.
+        budget: what measure and graded shapes may take.
         progress: called with what is being done.
 
     Raises:
@@ -88,8 +115,9 @@ def measure(
     extra = [*spec.measure_shapes, *spec.grader_shapes] if device == "cuda" else []
     job: dict[str, Any] = {"path": str(file.path), "spec": spec.as_dict(), "lines": dict(file.lines), "text": file.text}
     job |= {"device": device, "seeds": list(seeds), "shapes": [list(s) for s in shapes], "small": small}
-    job |= {"extra": [list(s) for s in extra]}
-    listener = _Listener(file, Readings(device, tuple(seeds)), set(skip), progress or (lambda _: None))
+    budget = budget or Budget()
+    job |= {"extra": [list(s) for s in extra], "memory_share": budget.memory_share}
+    listener = _Listener(file, Readings(device, tuple(seeds)), set(skip), budget, progress or (lambda _: None))
     for _ in range(_RESTARTS):
         ending = run_child(job | listener.resume(), limits, listener.hear, entry="taskfactory.calibrate.child")
         if listener.failure is not None:
@@ -103,8 +131,10 @@ def measure(
 class _Listener:
     """Takes in what children say."""
 
-    def __init__(self, file: SpecFile, result: Readings, skip: set[str], progress: Progress) -> None:
-        self.file, self.result, self.skip, self.progress = file, result, skip, progress
+    def __init__(self, file: SpecFile, result: Readings, skip: set[str], budget: Budget, progress: Progress) -> None:
+        self.file, self.result, self.skip, self.budget, self.progress = file, result, skip, budget, progress
+        self._lost: set[tuple[str, int]] = set()
+        self._beyond_since: float | None = None
         self.done = False
         self.failure: SpecError | None = None
         self._doing: tuple[str, int] = ("", 0)
@@ -112,14 +142,26 @@ class _Listener:
 
     def resume(self) -> dict[str, Any]:
         """What the next child leaves out."""
-        return {"skip": sorted(self.skip), "start": self._doing[1]}
+        spent_s = 0.0 if self._beyond_since is None else time.monotonic() - self._beyond_since
+        resumed = {"skip": sorted(self.skip), "start": self._doing[1], "lost": sorted(self._lost)}
+        return resumed | {"beyond_s": max(0.0, self.budget.beyond_s - spent_s)}
+
+    def _is_beyond(self, sample: int) -> bool:
+        """Whether a sample is at a measure or graded shape."""
+        known = self.result.samples
+        return sample < len(known) and known[sample].shape not in self.file.spec.correct_shapes
 
     def hear(self, message: dict[str, Any]) -> bool:
         """Take in a message; whether it was the last one."""
         result = self.result
         if "doing" in message:
             self._doing = (str(message["doing"][0]), int(message["doing"][1]))
+            if self._beyond_since is None and self._is_beyond(self._doing[1]):
+                self._beyond_since = time.monotonic()
             self.progress(f"{self.file.spec.name}: sample {self._doing[1] + 1} of {len(result.samples)}")
+        elif "gap" in message:
+            subject, sample, reason = message["gap"]
+            result.gaps[str(subject), int(sample)] = str(reason)
         elif "reading" in message:
             self._keep(message["reading"])
         elif "subject" in message:
@@ -155,6 +197,12 @@ class _Listener:
             InfrastructureError: it was none.
         """
         name, sample = self._doing
+        kind = self.result.subjects[name][0] if name else ""
+        if self._is_beyond(sample) and kind != "mutant":
+            # Larger than the machine can do is no verdict on the subject; what it was is told by the gap.
+            self.result.gaps[name or "reference", sample] = f"its process ended ({ending.kind})"
+            self._lost.add((name or "reference", sample))
+            return
         if not name:
             said = f"{ending.kind}: {ending.printed.strip().split(chr(10))[-1][:300]}"
             raise InfrastructureError(f"{self.file.spec.name}: calibration ended in the reference ({said})")

@@ -4,6 +4,7 @@
     wrong      ablations and trivial answers are beyond a gate by a factor of 3 or more
     mutants    at least 30 differ; of those judged by their values 95 % are rejected, and every survivor is explained
     precision  fp8 and int8 throughout are rejected, or the spec explains why they may pass
+    work and graded shapes  as `taskfactory.calibrate.quality` says
 
 `TaskSpec.survivors` explains: it maps the name of a surviving mutant, of an ablation with a smaller factor (above 1),
 or of a precision that passes, to the reason why that is accepted.
@@ -16,7 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from taskfactory.calibrate.beyond import HARMLESS
 from taskfactory.calibrate.figures import number, plain
+from taskfactory.calibrate.quality import NAMES, judge_shapes, judge_work
 
 HONEST_MARGIN = 1.5
 WRONG_MARGIN = 3.0
@@ -57,8 +60,13 @@ def judge(figures: Figures, survivors: Mapping[str, str]) -> Verdict:
     _wrong(subjects, survivors, problems)
     _precision(subjects, survivors, problems, notes)
     _mutants(figures["mutants"], survivors, problems)
+    _gaps(figures, problems, notes)
+    for judged in (judge_work(figures, survivors), judge_shapes(figures, survivors)):
+        problems += judged[0]
+        notes += judged[1]
     met = {name for name, entry in subjects.items() if number(entry.get("use", 0.0)) <= WRONG_MARGIN}
     met |= {row["name"] for row in figures["mutants"]["list"] if row["fate"] == "survived"}
+    met.update(NAMES)  # what these explain may hold on one device only
     notes += [f"{name} is explained in survivors, but needs no explanation" for name in survivors if name not in met]
     return Verdict(tuple(problems), tuple(notes))
 
@@ -141,6 +149,14 @@ def _mutants(mutants: Figures, survivors: Mapping[str, str], problems: list[str]
         for row in mutants["list"]
         if row["fate"] == "survived" and row["name"] not in survivors
     ]
+
+
+def _gaps(figures: Figures, problems: list[str], notes: list[str]) -> None:
+    """What could not be measured: for want of memory or time it is noted, else it is a fault."""
+    for gap in figures.get("gaps", []):
+        where = ", ".join(str(tuple(shape)) for shape in gap["shapes"])
+        sentence = f"{gap['subject']} was not measured at {where}: {gap['why']}"
+        (notes if gap["why"].startswith(HARMLESS) else problems).append(sentence)
 
 
 def recommend(subjects: Mapping[str, Figures], gates: Figures, epsilons: Sequence[float]) -> dict[str, Any]:

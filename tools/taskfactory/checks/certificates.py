@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from taskfactory.calibrate.certificate import certificate_path, read_certificate
+from taskfactory.calibrate.quality import NAMES, judge_shapes, judge_work
 from taskfactory.checks.report import Report
 from taskfactory.errors import UsageError
 from taskfactory.findings import Finding
@@ -23,7 +24,7 @@ def check_survivors(report: Report) -> None:
     for name, reason in spec.survivors.items():
         match = _NAME.fullmatch(name)
         ablation = match["ablation"] if match else None
-        if match is None or (ablation is not None and ablation not in spec.ablations):
+        if name not in NAMES and (match is None or (ablation is not None and ablation not in spec.ablations)):
             report.add("TF701", f"survivors.{name}", f"{name!r} names nothing that a calibration measures")
         elif len(reason.split()) < 4:
             report.add("TF701", f"survivors.{name}", f"{name} is not explained by {reason!r}")
@@ -51,6 +52,9 @@ def check_certificates(file: SpecFile, *, release: bool = False) -> list[Finding
         if certificate.stale(file.spec):
             report.add("TF703", "name", f"{shown} was made of another state of the spec")
             continue
+        codes = dict.fromkeys(judge_work(certificate.data, file.spec.survivors)[0], ("TF706", "flops_src"))
+        codes |= dict.fromkeys(judge_shapes(certificate.data, file.spec.survivors)[0], ("TF707", "grader_shapes"))
         for problem in certificate.verdict(file.spec).problems:
-            report.add("TF704", "tol", f"{problem} ({device})")
+            code, field = codes.get(problem, ("TF704", "tol"))
+            report.add(code, field, f"{problem} ({device})")
     return [replace(finding, severity="error") if release else finding for finding in report.findings]

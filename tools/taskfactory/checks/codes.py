@@ -36,7 +36,8 @@ _GROUPS = (
     (
         "TF7",
         "Calibration",
-        "Whether a task's gates were measured (`taskfactory calibrate`). The warnings are errors under `--release`.",
+        "Whether a task's gates, work and shapes were measured (`taskfactory calibrate`). The warnings are errors "
+        "under `--release`.",
     ),
 )  # fmt: skip
 
@@ -356,7 +357,8 @@ _TABLE = (
     # Calibration.
     Code("TF701", "error", "survivor is not explained",
          "`survivors` maps names of a certificate to the reason why they are accepted.",
-         "Name `mutants.<name>`, `ablations.<name>` or `precision.<name>`, and give the reason in a sentence."),
+         "Name `mutants.<name>`, `ablations.<name>`, `precision.<name>` or one of `shapes.<what>` and `work.<what>`, "
+         "and give the reason in a sentence."),
     Code("TF702", "warning", "no certificate",
          "Nobody has measured whether honest work passes and wrong work fails.",
          "Run `taskfactory calibrate` and commit what it writes."),
@@ -369,6 +371,15 @@ _TABLE = (
     Code("TF705", "error", "certificate cannot be understood",
          "It was edited, or written by another version.",
          "Run `taskfactory calibrate` again."),
+    Code("TF706", "warning", "work is not counted as it is done",
+         "Scores are canonical work by time: a wrong count makes them wrong, and above the ceilings if it is too "
+         "large.",
+         "Correct `canonical_work` or `floor`; or let `reference_flops` or `touched_bytes`, beside `derived`, say "
+         "why."),
+    Code("TF707", "warning", "graded shapes do not serve",
+         "A call that is too short cannot be timed, one that fits into the L2 measures the L2, and one unlike those of "
+         "`measure.py` rewards luck.",
+         "Choose other shapes; or say in `survivors`, as `shapes.<what>`, why these serve."),
 )  # fmt: skip
 
 CODES: dict[str, Code] = {entry.code: entry for entry in _TABLE}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import click
 
-from taskfactory.errors import SpecError, UsageError
+from taskfactory.errors import InfrastructureError, SpecError, UsageError
 from taskfactory.findings import color_wanted, failed
 from taskfactory.paths import spec_files
 
@@ -22,8 +23,13 @@ Examples:
   taskfactory calibrate based-forward          write specs/certificates/based-forward.cpu.json
   taskfactory calibrate specs/ --jobs 2
   taskfactory calibrate specs/ --verify        measure one seed again and compare
+  taskfactory calibrate specs/ --device cuda --jobs 3
   taskfactory calibrate based-forward --dry-run --svg .
 """
+
+
+_TOLD_S = 10.0
+"""Time between two lines of progress where there is no terminal."""
 
 
 @click.command("calibrate", epilog=_EPILOG)
@@ -33,6 +39,26 @@ Examples:
 @click.option("--verify", is_flag=True, help="Write nothing: measure one seed on the CPU again and compare.")
 @click.option("--dry-run", is_flag=True, help="Measure and judge, but write no certificate.")
 @click.option("--svg", type=click.Path(file_okay=False, path_type=Path), help="Folder for a picture of each task.")
+@click.option(
+    "--grading",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Result of `taskfactory grade --result` on this device, which says what the clock leaves open.",
+)
+@click.option(
+    "--budget",
+    "budget_s",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds for measure and graded shapes of one spec on a GPU; what is left then is named as a gap.",
+)
+@click.option(
+    "--memory-share",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Share of the GPU's memory one spec may take; with --jobs it is divided among them.",
+)
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Specs measured at the same time.")
 def command(
     specs: tuple[str, ...],
@@ -41,37 +67,91 @@ def command(
     verify: bool,
     dry_run: bool,
     svg: Path | None,
+    grading: Path | None,
+    budget_s: float,
+    memory_share: float,
     jobs: int,
 ) -> None:
     """Measure whether the gates of a task let honest work through and stop everything else.
 
     Alternates, ablations, trivial answers, roundings and mutants of the reference are run on the correct shapes and
-    cases, in a child that can be killed; on a GPU also on measure and graded shapes. The figures go into
-    certificates/<task>.<device>.json beside the spec. This executes the spec's sources.
+    cases, in a child that can be killed; on a GPU also on measure and graded shapes, where the task's solution is timed
+    too. Work formulas are held against what a call takes. The figures go into certificates/<task>.<device>.json beside
+    the spec, as soon as a spec is done. This executes the spec's sources.
 
-    Exits with 0 if every task is sound (or every certificate agrees), else with 2.
+    Exits with 0 if every task is sound (or every certificate agrees), else with 2; with 3 if one could not be measured.
     """
     paths = spec_files(specs)
     if jobs > 1 and len(paths) > 1:
         options = [f"--device={device}", *(f"--seed={seed}" for seed in seeds), *(["--verify"] if verify else [])]
         options += [*(["--dry-run"] if dry_run else []), *([f"--svg={svg}"] if svg else [])]
+        options += [f"--memory-share={memory_share / min(jobs, len(paths))}", f"--budget={budget_s}"]
+        options += [f"--grading={grading}"] if grading else []
         sys.exit(_in_parallel(paths, jobs, options))
-    bad = 0
+    delta_ms = None if grading is None else _delta_ms(grading)
+    status = 0
     for path in paths:
-        bad += not (_verify(path, seeds) if verify else _calibrate(path, device, seeds, dry_run, svg))
-    sys.exit(2 if bad else 0)
+        try:
+            if verify:
+                good = _verify(path, seeds)
+            else:
+                good = _calibrate(path, device, seeds, dry_run, svg, (budget_s, memory_share), delta_ms)
+            status = max(status, 0 if good else 2)
+        except (SpecError, InfrastructureError) as error:  # the other specs are measured all the same
+            if len(paths) == 1:
+                raise
+            _clear()
+            from taskfactory.cli import report_error
+
+            report_error(error)
+            status = max(status, error.exit_code)
+    sys.exit(status)
 
 
-def _calibrate(path: Path, device: str, seeds: Sequence[int], dry_run: bool, svg: Path | None) -> bool:
-    """Measure one spec, show what was found, write it; whether the task is sound."""
+def _delta_ms(path: Path) -> float:
+    """The largest delta of a graded shape in a result of the grader.
+
+    Raises:
+        UsageError: there is none.
+    """
+    try:
+        shapes = json.loads(path.read_bytes())["shapes"]
+        found = [
+            float(shape["delta_ms"]) for shape in shapes if shape.get("kind") == "graded" and shape.get("delta_ms")
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path}: not a result of the grader ({type(error).__name__}: {error})") from error
+    if not found:
+        raise UsageError(f"{path}: no graded shape has a delta; it takes a full result from a GPU")
+    return max(found)
+
+
+def _calibrate(
+    path: Path,
+    device: str,
+    seeds: Sequence[int],
+    dry_run: bool,
+    svg: Path | None,
+    limits: tuple[float, float],
+    delta_ms: float | None,
+) -> bool:
+    """Measure one spec, show what was found, write it; whether the task is sound.
+
+    `limits` are the seconds for measure and graded shapes, three tenths of them for the stopwatch, and the share of the
+    GPU's memory.
+    """
     from taskfactory.calibrate.certificate import certificate_path, write_certificate
     from taskfactory.calibrate.certify import certify
     from taskfactory.calibrate.plot import draw_svg, show
-    from taskfactory.calibrate.run import SEEDS
+    from taskfactory.calibrate.run import SEEDS, Budget
 
     file = _checked(path)
     started = time.monotonic()
-    data = certify(file, device=device, seeds=seeds or SEEDS, progress=_progress())
+    budget_s, memory_share = limits
+    budget = Budget(0.7 * budget_s, 0.3 * budget_s, memory_share) if device == "cuda" else None
+    data = certify(
+        file, device=device, seeds=seeds or SEEDS, budget=budget, delta_ms=delta_ms, progress=_progress(device)
+    )
     _clear()
     click.echo(show(data, color=color_wanted(sys.stdout)), color=True)
     click.echo(f"{file.spec.name}: {time.monotonic() - started:.0f} s", err=True)
@@ -103,7 +183,7 @@ def _verify(path: Path, seeds: Sequence[int]) -> bool:
     seed = seeds[0] if seeds else random.SystemRandom().choice(known)
     if seed not in known:
         raise UsageError(f"{target}: has no figures for the seed {seed}, only for {', '.join(map(str, known))}")
-    wrong = verify(file, certificate, seed, _progress())
+    wrong = verify(file, certificate, seed, _progress("cpu"))
     _clear()
     for sentence in wrong:
         click.echo(f"{file.spec.name}: {sentence}", err=True)
@@ -142,11 +222,23 @@ def _in_parallel(paths: Sequence[Path], jobs: int, options: Sequence[str]) -> in
     return status
 
 
-def _progress() -> Any:
-    """Rewrites one line on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
+def _progress(device: str) -> Any:
+    """Rewrites one line on stderr if that is a terminal; else, on a GPU, writes one every now and then."""
+    if sys.stderr.isatty():
+        return lambda text: click.echo(f"\r\x1b[2K{text[:100]}", nl=False, err=True)
+    if device == "cpu":
         return None
-    return lambda text: click.echo(f"\r\x1b[2K{text[:100]}", nl=False, err=True)
+    started = time.monotonic()
+    told = started
+
+    def tell(text: str) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= _TOLD_S:
+            told = now
+            click.echo(f"{now - started:5.0f} s  {text}", err=True)
+
+    return tell
 
 
 def _clear() -> None:

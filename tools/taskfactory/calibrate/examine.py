@@ -1,0 +1,62 @@
+"""The process that looks at work formulas and memory, on the CPU; `taskfactory.checks.watch` starts it.
+
+{"doing": what}                     before each step
+{"row": {...}}                      after each shape, see `taskfactory.calibrate.work.rows`
+{"memory": [...]}                   at the end, see `taskfactory.checks.footprint.check_memory`
+{"failed": message}                 the spec's own sources fail
+{"done": true}
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from taskfactory.checks.child import Channel, forbid_forks, limit
+
+BUDGET_GB = 80.0
+"""Decimal gigabytes that grading a shape may need, broker and checker included; the default of `validate --run` too."""
+
+
+def main(arguments: list[str]) -> None:
+    """Run with the number of the pipe's descriptor and the path of the job, a JSON file."""
+    channel = Channel(int(arguments[0]))
+    job = json.loads(Path(arguments[1]).read_text("utf-8"))
+    limit(job["memory_bytes"], job["device"])
+    with open(job["faults"], "w", encoding="utf-8") as faults:
+        faulthandler.enable(faults)
+        faulthandler.register(signal.SIGUSR1, faults)
+        _examine(channel, job, faults)
+
+
+def _examine(channel: Channel, job: dict[str, Any], faults: Any) -> None:
+    import torch
+
+    from taskfactory.calibrate.work import rows
+    from taskfactory.checks.footprint import check_memory
+    from taskfactory.checks.lab import SEED, Lab, Malformed
+    from taskfactory.checks.record import Record, SourceFailed
+    from taskfactory.load import SpecFile
+    from taskfactory.spec import TaskSpec
+
+    torch.set_num_threads(1)
+    file = SpecFile(Path(job["path"]), TaskSpec(**job["spec"]), job["lines"], job["text"])
+    forbid_forks(faults)
+    try:
+        lab = Lab(file, "cpu")
+        for row in rows(lab, lambda what: channel.send(doing=what)):
+            channel.send(row=row)
+        if job["memory"]:
+            channel.send(doing="memory of graded shapes")
+            channel.send(memory=check_memory(lab, Record(file), SEED, lab.smallest_first(), BUDGET_GB))
+    except (SourceFailed, Malformed) as error:
+        channel.send(failed=f"{error}")
+    channel.send(done=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

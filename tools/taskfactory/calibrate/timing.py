@@ -1,0 +1,154 @@
+"""The process that times implementations on a GPU, at measure and graded shapes; `taskfactory.checks.watch` starts it.
+
+This is a stopwatch for ranks, not the grader's clock: one process, CUDA events, the L2 overwritten before each call,
+outputs not looked at. The task's own solution runs here as trusted code.
+
+{"device": {...}}                      once: name, L2 bytes, measured ceilings
+{"doing": [implementation, place]}     before each; place counts the job's shapes
+{"time": [implementation, place, ms]}  after each
+{"gap": [implementation, place, why]}  instead, if it could not be timed
+{"failed": message}                    the spec's own sources fail
+{"done": true}
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from taskfactory.checks.child import Channel, limit
+
+SLOWEST_S = 8.0
+"""One call of an implementation takes no longer, or it is a gap."""
+COMPILED_S = 90.0
+"""A solution's first call at a shape, which may compile."""
+REPEATS = 7
+REPEATED_S = 0.6
+"""Time for the repetitions of one implementation at one shape."""
+FLUSHED_L2 = 4
+
+
+def main(arguments: list[str]) -> None:
+    """Run with the number of the pipe's descriptor and the path of the job, a JSON file."""
+    channel = Channel(int(arguments[0]))
+    job = json.loads(Path(arguments[1]).read_text("utf-8"))
+    limit(job["memory_bytes"], job["device"])
+    with open(job["faults"], "w", encoding="utf-8") as faults:
+        faulthandler.enable(faults)
+        faulthandler.register(signal.SIGUSR1, faults)
+        _run(channel, job)
+
+
+def _run(channel: Channel, job: dict[str, Any]) -> None:
+    import torch
+
+    from taskfactory.checks.lab import Lab, Malformed
+    from taskfactory.checks.record import SourceFailed
+    from taskfactory.grader.ceilings import measure_ceilings
+    from taskfactory.load import SpecFile
+    from taskfactory.spec import TaskSpec
+
+    torch.set_num_threads(1)
+    torch.cuda.set_per_process_memory_fraction(job["memory_share"])
+    file = SpecFile(Path(job["path"]), TaskSpec(**job["spec"]), job["lines"], job["text"])
+    l2_bytes = int(torch.cuda.get_device_properties(0).L2_cache_size)
+    channel.send(device={"name": torch.cuda.get_device_name(), "l2_bytes": l2_bytes, "ceilings": measure_ceilings()})
+    try:
+        lab = Lab(file, "cuda")
+        with torch.no_grad():
+            _time_all(channel, job, lab, torch.empty(FLUSHED_L2 * l2_bytes, dtype=torch.uint8, device="cuda"))
+    except (SourceFailed, Malformed) as error:
+        channel.send(failed=f"{error}")
+    channel.send(done=True)
+
+
+def _implementations(lab: Any, solution: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The solution first: it is the fastest, and what compiles is compiled before the budget is spent."""
+    if solution:
+        import importlib.util
+
+        found = importlib.util.spec_from_file_location("calibrated_solution", solution)
+        assert found is not None
+        assert found.loader is not None
+        module = importlib.util.module_from_spec(found)
+        sys.modules[found.name] = module
+        found.loader.exec_module(module)
+        yield "solution", getattr(module, lab.spec.func)
+    yield "reference", lab.reference
+    for name in lab.spec.alternates:
+        yield f"alternates.{name}", lab.variant(f"alternates.{name}")
+
+
+def _time_all(channel: Channel, job: dict[str, Any], lab: Any, junk: Any) -> None:
+    import torch
+
+    from taskfactory.calibrate.deadline import TooLong
+    from taskfactory.checks.lab import Malformed
+    from taskfactory.checks.record import SourceFailed
+
+    ends = time.monotonic() + job["budget_s"]
+    known = [(str(name), int(place)) for name, place in job["known"]]
+    implementations = list(_implementations(lab, job["solution"]))
+    for place, shape in enumerate(job["shapes"]):
+        args: tuple[Any, ...] | None = None
+        for name, function in implementations:
+            if (name, place) in known:
+                continue
+            channel.send(doing=[name, place])
+            if time.monotonic() > ends:
+                channel.send(gap=[name, place, "out of time"])
+                continue
+            try:
+                if args is None:
+                    args = lab.inputs(tuple(shape), lab.timed_case) or ()
+                ms = _median_ms(function, args, junk, compiled=name == "solution")
+                channel.send(time=[name, place, ms])
+            except TooLong:
+                torch.cuda.synchronize()
+                channel.send(gap=[name, place, f"a call takes more than {SLOWEST_S:g} s"])
+            except (SourceFailed, Malformed, Exception) as error:
+                said = f"{type(error).__name__}: {error}".split("\n")[0]
+                if "out of memory" not in said and "CUDA error" in said:
+                    raise  # the context is lost; a new process goes on behind this one
+                channel.send(gap=[name, place, "out of memory" if "OutOfMemory" in said else said[:120]])
+        args = None
+        torch.cuda.empty_cache()
+
+
+def _median_ms(function: Callable[..., Any], args: tuple[Any, ...], junk: Any, *, compiled: bool) -> float:
+    """Median time of one call in milliseconds, after one that compiles and warms up.
+
+    Raises:
+        TooLong: a call takes more than `SLOWEST_S`, or more than `COMPILED_S` while it may compile.
+    """
+    import torch
+
+    from taskfactory.calibrate.deadline import deadline
+
+    def call(limit_s: float) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with deadline(limit_s):
+            junk.zero_()
+            begin.record()
+            function(*args)
+            end.record()
+            torch.cuda.synchronize()
+        return float(begin.elapsed_time(end))
+
+    call(COMPILED_S if compiled else SLOWEST_S)
+    times = [call(SLOWEST_S)]
+    ends = time.monotonic() + REPEATED_S
+    while len(times) < REPEATS and time.monotonic() < ends:
+        times.append(call(SLOWEST_S))
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
