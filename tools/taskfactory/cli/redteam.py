@@ -27,7 +27,7 @@ if TYPE_CHECKING:
               help="On the CPU nothing is timed, so no gain is computed.")  # fmt: skip
 @click.option("--calls", type=click.IntRange(min=2), help="Timed calls per shape [default: as in a grading].")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Attacks at once; those that are timed or take the machine away from others still run alone.")  # fmt: skip
+              help="Attacks at once; those that are timed or exhaust the machine still run alone.")  # fmt: skip
 @click.option("--require-tier", type=click.Choice(["partial", "confined", "namespaced"]), default="confined",
               show_default=True, help="Refuse to run attacks in a weaker confinement.")  # fmt: skip
 @click.option("--allow-unconfined", is_flag=True, help="Run them even where nothing confines them. Do not.")
