@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from store.invented import fill, invented_result, sqlite_store
 from taskfactory.grader.task import load_task
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
@@ -62,6 +64,27 @@ def test_a_shared_gpu_is_counted(two_gpus: ModuleType) -> None:
     assert (
         two_gpus.figures.shared_gpu([row("both", 0, 0, 1, 1), row("both", 0, 8.5, 1, 1), row("both", 1, 1, 1, 1)]) == 1
     )
+
+
+def test_raw_data_are_the_stores_and_the_logs(two_gpus: ModuleType, tmp_path: Path) -> None:
+    store = sqlite_store(tmp_path / "r.db")
+    sources = {str(k): b"# %d" % k for k in range(3)}
+    results = [invented_result(source=source, fraction=0.5 + 0.1 * k) for k, source in enumerate(sources.values())]
+    fill(store, [("x", str(k), result) for k, result in enumerate(results)], sources=sources)
+    spans = [("GPU-a", 100.0, 110.0), ("GPU-b", 105.0, 115.0)]  # the third left no trace: refused, or killed
+    lines = [
+        {"source": result.submission_sha256.removeprefix("sha256:"), "gpu": gpu, "begin": begin, "end": end}
+        for result, (gpu, begin, end) in zip(results, spans, strict=False)
+    ]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = two_gpus.figures.raw(store, {"both": {"runs": ["r1"]}}, ["GPU-a", "GPU-b"], log)
+    assert [(row["gpu"], row["begin_s"], row["end_s"], row["neighbour_busy"]) for row in rows] == [
+        (0, 0.0, 10.0, 0.5), (1, 5.0, 15.0, 0.5),
+    ]  # fmt: skip
+    assert rows[1]["shapes"][0]["claim_ms"] == [round(t, 5) for t in results[1].shapes[0].claim_ms]
+    assert rows[1]["score"] == pytest.approx(results[1].score, rel=1e-4)
+    store.close()
 
 
 def test_a_second_grading_on_a_taken_gpu_is_refused(
