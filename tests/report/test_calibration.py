@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from store.invented import ROW_SCALE, fill, invented_result, sqlite_store
-from taskfactory.calibrate.certificate import certificates_of
+from taskfactory.calibrate.certificate import Certificate, certificates_of
 from taskfactory.calibrate.plot import points
 from taskfactory.fleet.plan import read_task
 from taskfactory.load import load_spec
@@ -28,6 +28,12 @@ def task() -> StoredTask:
     return read_task(NAME)
 
 
+@pytest.fixture(autouse=True)
+def certified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the committed certificate is current is asked elsewhere; here it only has to be drawn."""
+    monkeypatch.setattr(Certificate, "stale", lambda *_: False)
+
+
 @pytest.fixture
 def store(tmp_path: Path, task: StoredTask):
     opened = sqlite_store(tmp_path / "r.db")
@@ -38,12 +44,13 @@ def store(tmp_path: Path, task: StoredTask):
 
 
 def test_the_figures_are_the_certificates(task: StoredTask) -> None:
-    (certificate, *_) = certificates_of(load_spec(resolve_spec(NAME)))
+    file = load_spec(resolve_spec(NAME))
+    (certificate, *_) = certificates_of(file)
     (found, *_) = calibrations(task, names=True)
     kinds = {kind: [use for _, use in entries] for kind, entries in points(certificate.data).items() if entries}
     assert [row[1:] for row in found.rows] == [(len(uses), min(uses), max(uses)) for uses in kinds.values()]
     assert found.picture.count("<circle") == sum(len(uses) for uses in kinds.values())
-    assert (found.device, found.sound) == (certificate.device, True)
+    assert (found.device, found.sound) == (certificate.device, certificate.verdict(file.spec).sound)
 
 
 def test_names_of_what_is_caught_are_only_for_those_who_may_know(store: Store) -> None:
@@ -53,6 +60,12 @@ def test_names_of_what_is_caught_are_only_for_those_who_may_know(store: Store) -
     assert "Calibration on" in public
     assert not [name for name in names if name in public]
     assert [name for name in names if f"<title>{name}: " in private]
+
+
+def test_a_stale_certificate_is_not_shown(task: StoredTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert calibrations(task, names=True)
+    monkeypatch.setattr(Certificate, "stale", lambda *_: True)
+    assert calibrations(task, names=True) == []
 
 
 def test_another_version_of_the_spec_or_none_shows_no_calibration(task: StoredTask, store: Store) -> None:
