@@ -168,13 +168,20 @@ class Grading:
         self.result.calls_verified += 1
         return exchange
 
-    def trusted_call(self, session: Session, plan: Plan, kind: str, amount: int = 0, repeat: int = 1) -> Exchange:
-        """One call of a trusted worker, with the same work of the broker around it as around a submission's call."""
+    def trusted_call(
+        self, session: Session, plan: Plan, kind: str, amount: int = 0, repeat: int = 1, *, reference: bool = True
+    ) -> Exchange:
+        """One call of a trusted worker, with the same work of the broker around it as around a submission's call.
+
+        Args:
+            reference: False leaves the reference out; the clock study asks whether it matters.
+        """
         layout, args = self.fill(plan, secrets.randbits(63))
         probe = {"kind": kind, "amount": amount, "repeat": repeat, "outputs": plan.outputs}
         exchange = session.exchange(layout.arguments, layout.nbytes, self.job.call_s, probe)
         self.arenas.unchanged(layout.nbytes)
-        self.workload.reference(args)
+        if reference:
+            self.workload.reference(args)
         return exchange
 
     def _verify(

@@ -6,6 +6,7 @@ their difference. A job of this mode that has a submission asks for a sweep agai
 
 from __future__ import annotations
 
+import secrets
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ def study(grading: Grading) -> dict[str, Any]:
         "one_process": one_process() if grading.job.device == "cuda" else {},
         "shape": list(plan.shape), "argument_bytes": plan.layout.nbytes, "calls": CALLS,
         "c_drift_ms": max(overheads) - min(overheads), "launches": launches, "settling": settling,
+        "around": _around(grading, plan),
     }  # fmt: skip
 
 
@@ -65,6 +67,38 @@ def _settling(grading: Grading, plan: Plan) -> list[dict[str, Any]]:
     finally:
         session.close()
     return found
+
+
+def _around(grading: Grading, plan: Plan) -> list[dict[str, Any]]:
+    """c with and without the reference between trusted calls, interleaved at random, and what a call of each takes."""
+    session = Session(grading.link, grading.workload.task, grading.job, grading.arenas, trusted=True)
+    calls = CALLS if grading.job.device == "cuda" else 3
+    order = [reference for reference in (True, False) for _ in range(calls)]
+    secrets.SystemRandom().shuffle(order)
+    # What lies between two calls matters to the second: a call belongs to what the one before it did.
+    done: dict[bool, list[Exchange]] = {True: [], False: []}
+    seconds = {True: 0.0, False: 0.0}
+    before: bool | None = None
+    try:
+        for reference in [*([True] * WARM_UPS), *order]:
+            started = time.perf_counter()
+            amount = probe_bytes(plan.unavoidable)
+            exchange = grading.trusted_call(session, plan, "copy", amount, reference=reference)
+            seconds[reference] += time.perf_counter() - started
+            if before is not None:
+                done[before].append(exchange)
+            before = reference
+    finally:
+        session.close()
+    counts = {True: calls + WARM_UPS, False: calls}
+    return [
+        {
+            "reference": kind, "c_ms": Overhead.of(exchanges).c_ms,
+            "half_width_ms": half_width(Overhead.of(exchanges).beyond_ms),
+            "beyond_ms": Overhead.of(exchanges).beyond_ms, "call_ms": 1e3 * seconds[kind] / counts[kind],
+        }
+        for kind, exchanges in done.items()
+    ]  # fmt: skip
 
 
 def _calls(
