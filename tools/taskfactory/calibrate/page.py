@@ -86,6 +86,8 @@ Correct shapes are run for that, graded ones without storage. Asked for is:
 - canonical bytes are at most those of inputs and outputs, unless the formula `touched_bytes` says what is touched; then
   the measured figure has to follow that within 5 %.
 
+On a GPU with ncu, `python bench/dram.py` adds what the memory really moves: DRAM counters of our solutions.
+
 A **graded shape** should take 20 times what the clock leaves open (δ) even at the limit that the floor sets, so that
 the clock does not decide; hold four times the L2, so that it is memory that is measured; fit into memory with the
 broker's copies; and be like the public shapes of `measure.py`, in which resource bounds it and within a factor of three
