@@ -182,7 +182,14 @@ def write_sweep(folder: Path, device: str, calls: int, attacks: dict[str, bool])
     works: list[list[object]] = [["passes", 8 * words, passes] for passes in durations]
     if device == "cuda":  # what a grading's trusted launch measures c with: one copy of about that duration
         works += [["copy", min(8 * words * passes, 8 << 30), 1] for passes in durations]
-    asked = {"works": works, "trusted_calls": TRUSTED_CALLS, "calls": calls, "warm_ups": WARM_UPS, "groups": groups}
+    asked = {
+        "works": works,
+        "trusted_calls": TRUSTED_CALLS,
+        "calls": calls,
+        "warm_ups": WARM_UPS,
+        "family": 2,
+        "groups": groups,
+    }
     (submissions / "sweep.json").write_text(json.dumps(asked))
     return submissions
 
@@ -307,6 +314,18 @@ def _delta(rows: list[Row], passes: int) -> str:
     return f"{min(deltas):.3f}-{max(deltas):.3f}" if deltas else "-"
 
 
+def messages(clock: dict[str, Any]) -> list[str]:
+    """Why cells failed, each reason once for each kind of launch or attack."""
+    names = strategies()
+    found: dict[str, None] = {}
+    for group in clock["groups"]:
+        for cell in group["cells"]:
+            if cell["message"]:
+                name = names[cell["shape"][2]] if group["name"] == "launch strategies" else group["name"]
+                found[f"{name}: {cell['status']}: {cell['message'].partition(': ')[2] or cell['message']}"] = None
+    return list(found)
+
+
 def main() -> int:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -345,6 +364,8 @@ def main() -> int:
     if result.status is not Status.PASSED:
         print(f"{result.status.value}: {result.message}", file=sys.stderr)
         return 3
+    for text in messages(result.clock):
+        print(text, file=sys.stderr)
     short = [row for row in rows if not row.held]
     print(f"\n{len(rows)} cells in {record['duration_s']} s, {len(short)} timed short by more than delta")
     return 1 if short else 0

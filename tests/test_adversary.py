@@ -109,6 +109,18 @@ def test_a_worker_that_did_not_live_to_be_timed_is_a_row_without_times() -> None
     assert (row.status, row.t_ms, row.held) == ("timeout", None, True)
 
 
+def test_a_reason_is_named_once_for_each_kind_of_launch() -> None:
+    import adversary
+
+    failed = {"status": "incorrect", "message": "measure shape 1: y: 3 of 8 entries differ"}
+    cells = [
+        cell(4, 0.7, 0.2, "tail", 10, **failed),
+        cell(20, 1.5, 1.0, "tail", 10, **failed),
+        cell(4, 0.7, 0.2, message=""),
+    ]
+    assert adversary.messages(clock(cells)) == ["tail: incorrect: y: 3 of 8 entries differ"]
+
+
 def test_the_plateau_of_the_liars() -> None:
     import adversary
 
@@ -147,11 +159,12 @@ def test_a_cell_that_breaks_its_worker_is_left_out_and_the_others_go_on(
 ) -> None:
     import adversary
 
-    monkeypatch.setattr(adversary, "DURATIONS_MS", (0.2, 0.5))
+    monkeypatch.setattr(adversary, "DURATIONS_MS", (0.2, 0.5, 1.0))
     monkeypatch.setattr(adversary, "LEVELS", dict.fromkeys(adversary.strategies(), (0,)))
     text = (ROOT / "bench" / "launch_strategies.py").read_text("utf-8")
+    raising = "(passes, strategy) == (4, 2) or strategy == 3"
     broken = text.replace(
-        "    launch = LAUNCH", "    if (passes, strategy) == (4, 2):\n        raise SystemExit\n    launch = LAUNCH"
+        "    launch = LAUNCH", "    if " + raising + ":\n        raise SystemExit\n    launch = LAUNCH"
     )
     assert broken != text
     wrong = broken.replace("    return launch(", "    if strategy == 4:\n        return x.clone()\n    return launch(")
@@ -167,6 +180,8 @@ def test_a_cell_that_breaks_its_worker_is_left_out_and_the_others_go_on(
     assert result.status is Status.PASSED, result.message
     statuses = {tuple(c["shape"][1:3]): c["status"] for c in result.clock["groups"][0]["cells"]}
     assert statuses.pop((4, 2)) == "runtime_error"
-    assert {statuses.pop((passes, 4)) for passes in (4, 10)} == {"incorrect"}
+    assert {statuses.pop((passes, 3)) for passes in (4, 10, 20)} == {"runtime_error"}
+    assert {statuses.pop((passes, 4)) for passes in (4, 10, 20)} == {"incorrect"}
+    assert [c["broke"] for c in result.clock["groups"][0]["cells"] if c["shape"][2] == 3].count(True) == 2
     assert set(statuses.values()) == {"passed"}
     assert all(len(c["walls_ms"]) == 2 for c in result.clock["groups"][0]["cells"] if c["status"] != "runtime_error")

@@ -20,7 +20,7 @@ from .session import Exchange, Session, SessionFailed
 if TYPE_CHECKING:
     from .broker import Grading
 
-RESTARTS = 3
+RESTARTS = 8
 """How often the cells of a worker that broke are continued in a new one."""
 
 
@@ -34,6 +34,7 @@ def sweep(grading: Grading) -> dict[str, Any]:
                 calls of each work and of each cell, and those before them that are not kept
         groups  list of {"name", "file", "cells", "after"}: a submission in the same folder, the ordinals of the shapes
                 that its worker is called at (the cells), and whether a trusted launch follows
+        family  position in a shape of what cells have in common: where two have broken the worker, the rest is left out
 
     Every call is verified, and a failure is kept beside its times; unlike in a grading it ends only its cell.
     """
@@ -70,6 +71,8 @@ class Cell:
     claims_ms: list[float] = dataclasses.field(default_factory=list)
     failed: list[int] = dataclasses.field(default_factory=list)
     """Which of the calls were wrong."""
+    broke: bool = False
+    """Whether it ended its worker."""
 
     def fail(self, failure: SessionFailed) -> None:
         if self.status == Status.PASSED.value:
@@ -127,7 +130,15 @@ def _attacked(grading: Grading, group: dict[str, Any], cells: dict[int, Cell], a
                     cell.fail(failure)
                 return
             at.fail(failure)
+            at.broke = True
             del open_cells[at.ordinal]
+            family = [cell for cell in cells.values() if cell.shape[asked["family"]] == at.shape[asked["family"]]]
+            if sum(cell.broke for cell in family) >= 2:
+                for cell in family:
+                    if open_cells.pop(cell.ordinal, None):
+                        cell.fail(SessionFailed(failure.status, "left out: two others of its kind broke the worker"))
+            if not open_cells:
+                return
         finally:
             session.close()
     for cell in open_cells.values():
