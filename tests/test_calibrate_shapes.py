@@ -214,6 +214,13 @@ def test_a_spent_budget_is_told_for_everything_left(toy):
     assert {r.sample for r in readings} == {p.index for p in samples[:-1]}
 
 
+def test_a_subject_that_has_spent_its_share_is_left_out_at_the_next_shape(toy):
+    file = changed(toy, grader_shapes=(EXTRA,))
+    samples, readings, gaps = bench(file, Beyond(spent_s={"alternates.two_sums": 99.0}), kinds=("float64", "alternate"))
+    assert gaps == {("alternates.two_sums", samples[-1].index): "out of time"}
+    assert [r.subject for r in readings if r.sample == samples[-1].index] == ["reference.float64"]
+
+
 def test_a_process_that_ends_at_a_graded_shape_is_no_verdict(toy):
     file = changed(toy, grader_shapes=(EXTRA,))
     listener = _Listener(file, Readings("cuda", (SEED,)), set(), Budget(beyond_s=9.0), lambda _: None)

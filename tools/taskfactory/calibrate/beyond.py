@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-BEYOND_S = 12.0
-"""What a subject may take there, mutants apart, which have a limit of their own."""
+BEYOND_S = 10.0
+"""What a subject may take at one of them, mutants apart, which have a limit of their own."""
+SUBJECT_S = 15.0
+"""What a subject may have taken at all of them before it is left out at the next: none spends what all share."""
 NO_ALTERNATE = "no alternate to compare it with"
 """Why a mutant is not run where nothing says how far honest work comes."""
 HARMLESS = ("out of ", NO_ALTERNATE)
@@ -27,6 +29,8 @@ class Beyond:
     """Called with what is not measured, and why."""
     screened: Callable[[str], str] = lambda name: ""
     """What a mutant raises elsewhere, so that it need not run here; empty if nothing is known against it."""
+    spent_s: dict[str, float] = field(default_factory=dict)
+    """Seconds by subject, over all these shapes."""
     _ends: float = math.inf
 
     def refuses(self, subject: str, sample: int) -> str:
@@ -35,4 +39,5 @@ class Beyond:
             self._ends = time.monotonic() + self.budget_s
         if (subject, sample) in self.lost:
             return "its process ended"
-        return "out of time" if time.monotonic() > self._ends else ""
+        late = time.monotonic() > self._ends or self.spent_s.get(subject, 0.0) > SUBJECT_S
+        return "out of time" if late else ""

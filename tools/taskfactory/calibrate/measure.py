@@ -117,7 +117,11 @@ class Bench:
                     if self._left_out(subject, position, compared=compared):
                         continue
                     self.notice(subject.name, position)
+                    started = time.perf_counter()
                     reading = self._read(subject, position, sample, context)
+                    if self._is_beyond(position):
+                        spent_s = self.beyond.spent_s.get(subject.name, 0.0) + time.perf_counter() - started
+                        self.beyond.spent_s[subject.name] = spent_s
                     if reading is not None:
                         compared = compared or (subject.kind == "alternate" and reading.outcome == "values")
                         self.emit(reading)

@@ -112,7 +112,7 @@ def measure(
     if importlib.util.find_spec("torch") is None:
         raise InfrastructureError("calibration needs torch, which is not installed here")
     spec = file.spec
-    extra = [*spec.measure_shapes, *spec.grader_shapes] if device == "cuda" else []
+    extra = [*spec.grader_shapes, *spec.measure_shapes] if device == "cuda" else []
     job: dict[str, Any] = {"path": str(file.path), "spec": spec.as_dict(), "lines": dict(file.lines), "text": file.text}
     job |= {"device": device, "seeds": list(seeds), "shapes": [list(s) for s in shapes], "small": small}
     budget = budget or Budget()
