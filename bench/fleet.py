@@ -4,7 +4,8 @@
     python bench/fleet.py many --count 2000 --ray HOST:PORT
     python bench/fleet.py chaos --count 300              the same with kill -9 of workers and driver at random
     python bench/fleet.py chaos --store postgresql://... ... and of database connections
-    python bench/fleet.py real --count 8                 the real grader on a toy task: bare against through the fleet
+    python bench/fleet.py real --count 2000 --limit-s 600  the real grader on a toy task: bare and through the fleet
+    python bench/fleet.py real --count 2000 --ray HOST:PORT  ... through Ray only
     python bench/fleet.py gpus --count 40 --out FILE     two GPUs against one, and a busy neighbour (two_gpus.py)
 
 `many` and `chaos` measure what is around the grader: plan, hand-over, spool, store. Their "results" are invented by the
@@ -15,6 +16,7 @@ with `--rehearse` it goes through the same steps on the CPU.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -25,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +90,15 @@ def executor_for(spool: Spool, arguments: argparse.Namespace, grade: str) -> Any
     return LocalExecutor(spool, workers=arguments.workers, grade=grade)
 
 
-def work_off(store: Store, run_id: str, arguments: argparse.Namespace, grade: str, watcher: Quiet) -> Counter[str]:
-    """Drive a run to its end."""
+def work_off(
+    store: Store, run_id: str, arguments: argparse.Namespace, grade: str, watcher: Quiet,
+    stop: Callable[[], bool] = lambda: False,
+) -> Counter[str]:  # fmt: skip
+    """Drive a run to its end, or until it is stopped."""
     run = store.run(run_id)
     spool = Spool(spool_folder(store, run), store)
     try:
-        return drive(store, run, executor_for(spool, arguments, grade), watcher, retry_infra=True)
+        return drive(store, run, executor_for(spool, arguments, grade), watcher, retry_infra=True, stop=stop)
     finally:
         spool.close()
 
@@ -176,28 +182,67 @@ def hurt(store: Store, driver: int, dice: random.Random) -> dict[str, int]:
     return {"workers killed": 1}
 
 
+class Times(Memory):
+    """Notes too when each result came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: list[float] = []
+
+    def finished(self, order: Order, status: str, slot: str) -> None:
+        super().finished(order, status, slot)
+        self.at.append(time.perf_counter())
+
+    def steps(self) -> list[float]:
+        """Seconds from each result to the next."""
+        return [later - earlier for earlier, later in itertools.pairwise(self.at)]
+
+
 def real(arguments: argparse.Namespace, folder: Path, store: Store) -> dict[str, Any]:
-    """The bare grader in a loop against the same gradings through the fleet with one worker, in turn."""
+    """The real grader: bare against one worker of the fleet in turn, then all workers for what is left of --limit-s."""
+    ends = time.perf_counter() + arguments.limit_s
+    made = entries(folder, arguments.count, GOOD)
+    figures: dict[str, Any] = {"what": "the real grader on a toy task on the CPU", "executor": "local"}
+    if arguments.ray:
+        figures["executor"] = "ray"
+    else:
+        figures |= against_bare(arguments, made, store)
+    run = plan_run(store, made, SETTINGS)
+    watcher = Times()
+    started = time.perf_counter()
+    counts = work_off(store, run.id, arguments, GRADE, watcher, stop=lambda: time.perf_counter() > ends)
+    seconds, done = time.perf_counter() - started, sum(counts.values()) - counts["not graded"]
+    return {
+        **figures, "workers": arguments.workers, "graded": done, "seconds": round(seconds, 1),
+        "a_minute": round(60 * done / seconds, 1),
+        "s_per_grading_and_worker": round(arguments.workers * seconds / max(done, 1), 2),
+        "driver_rss_mib": watcher.seen, "counts": counts, "doubled": check(store, run.id)["doubled"],
+    }  # fmt: skip
+
+
+def against_bare(arguments: argparse.Namespace, made: Sequence[Entry], store: Store, block: int = 10) -> dict[str, Any]:
+    """Three times a block of gradings bare, then through one worker; what the start of the worker costs is apart."""
     from taskfactory.grader.supervisor import grade
 
-    made = entries(folder, arguments.count, GOOD)
-    bare, fleet = [], []
-    for k in range(0, arguments.count, 2):
-        for entry in made[k : k + 2]:
+    one = argparse.Namespace(**{**vars(arguments), "workers": 1})
+    bare, steps, blocks = [], [], []
+    for k in range(3):
+        own = made[k * block : (k + 1) * block]
+        for entry in own:
             started = time.perf_counter()
             result, _ = grade(Path(entry.task), entry.submission, "grade", "cpu")
             bare.append(time.perf_counter() - started)
             assert result.status == "passed", result.message
-        run = plan_run(store, made[k : k + 2], SETTINGS)
-        arguments.workers = 1
+        run, watcher = plan_run(store, own, SETTINGS), Times()
         started = time.perf_counter()
-        counts = work_off(store, run.id, arguments, GRADE, Quiet())
-        fleet.append((time.perf_counter() - started) / 2)
-        assert counts == {"passed": 2}, counts
+        counts = work_off(store, run.id, one, GRADE, watcher)
+        assert counts == {"passed": len(own)}, counts
+        blocks.append(time.perf_counter() - started)
+        steps += watcher.steps()
     return {
-        "what": "the real grader on a toy task on the CPU, two gradings in turn", "count": arguments.count,
-        "bare_s": [round(t, 2) for t in bare], "through_fleet_s": [round(t, 2) for t in fleet],
-        "bare_median_s": round(statistics.median(bare), 2), "fleet_median_s": round(statistics.median(fleet), 2),
+        "bare_median_s": round(statistics.median(bare), 3), "fleet_median_s": round(statistics.median(steps), 3),
+        "start_and_end_s": round(statistics.median(blocks) - block * statistics.median(steps), 2),
+        "n": [len(bare), len(steps)],
     }  # fmt: skip
 
 
