@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests"), str(ROOT / "bench")]
+PATH = [str(ROOT / "tools"), str(ROOT / "tests")]  # for workers too; not bench/, whose fleet.py hides tests/fleet
+sys.path[:0] = [*PATH, str(ROOT / "bench")]
 
 from two_gpus import study  # noqa: E402
 
@@ -264,7 +265,7 @@ def main() -> None:
     two.add_argument("--out", help="file for the figures with every grading's raw times")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:3], *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYTHONPATH"] = os.pathsep.join([*PATH, *filter(None, [os.environ.get("PYTHONPATH")])])
     if arguments.what == "drive":
         work_off(open_store(arguments.store), arguments.run, arguments, STAND_IN, Quiet())
         return

@@ -171,6 +171,7 @@ def study(arguments: Any, folder: Path, store: Store) -> dict[str, Any]:
     if len(gpus) < 2:
         raise InfrastructureError("this study needs two GPUs; --rehearse goes through it without")
     os.environ[LOG] = str(folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join([os.environ["PYTHONPATH"], str(Path(__file__).parent)])  # of workers
     device = "cpu" if arguments.rehearse else "cuda"
     options = {"calls": arguments.calls, "require_tier": "confined"}
     work = Study(store, folder, gpus, {"device": device, "retries": 0, "options": options})
