@@ -142,6 +142,21 @@ def floor(B, NH, GF, GH, GW):
     NT = GF * GH * GW
     return canonical_work(B, NH, GF, GH, GW) + 4 * NH, B * NH * NT * NT
 ''',
+    timed_src='''
+def mix(B, NH, GF, GH, GW, seed):
+    """Margins are random. Each row has one more score, from 0 to 4, at a random tile, however far away. In one head of four,
+    drawn at random, scores and margin are multiples of 1/4, so that many scores equal their threshold."""
+    scores, delta, grid = _mk(B, NH, GF, GH, GW, seed)
+    rng = torch.Generator(device=scores.device).manual_seed(seed + 1)
+    delta.copy_(torch.rand(NH, generator=rng, device=scores.device).mul_(2.5).add_(0.5))
+    tiles = scores.shape[-1]
+    anywhere = torch.randint(tiles, (B, NH, tiles, 1), generator=rng, device=scores.device)
+    scores.scatter_(-1, anywhere, torch.rand(anywhere.shape, generator=rng, device=scores.device).mul_(4.0))
+    tied = torch.rand(NH, generator=rng, device=scores.device).argsort()[: max(1, NH // 4)]
+    scores[:, tied] = scores[:, tied].mul_(4.0).round_().div_(4.0)
+    delta[tied] = delta[tied].mul_(4.0).round_().div_(4.0)
+    return scores, delta, grid
+''',
     cases_src='''
 def _rng(like, seed):
     return torch.Generator(device=like.device).manual_seed(seed + 1)
@@ -297,6 +312,14 @@ def raster_neighbours(scores, delta, grid):
     grown[..., :-1] |= kept[..., 1:]
     return _report(grown)
 ''',
+        "far_tiles_skipped": '''
+def far_tiles_skipped(scores, delta, grid):
+    """Never reads tiles more than half of the grid's three sides away: scores tend to fall off with distance."""
+    places = torch.meshgrid(*(torch.arange(n, device=scores.device) / n for n in grid), indexing="ij")
+    places = torch.stack([place.flatten() for place in places], dim=1)
+    far = torch.cdist(places, places, p=1) > 1.5
+    return adaptive_sparsity_mask(scores.masked_fill(far, float("-inf")), delta, grid)
+''',
         "bf16_threshold": '''
 def bf16_threshold(scores, delta, grid):
     """Keeps the row maximum in bf16, as a kernel short of registers or shared memory might."""
@@ -383,8 +406,10 @@ The score map of a call is {{ graded.map_gib | digits(2) }} GiB, in more than 12
 96 percent of the counted bytes, and the bitmap is a thirty-second of it. Hardly anything is computed per byte, so the
 call is bound by HBM: a kernel that reads the map exactly once, at full bandwidth, is at the limit.""",
     correctness_md="""`bits` and `counts` must equal the reference in every entry: one wrong bit fails the call. `density` must be within a
-relative Frobenius error of {{ tol }}. Ties matter: several variants of the inputs put scores exactly on the threshold,
-where `>=` keeps them, or so close to it that the rounding of the subtraction decides (see Precision).""",
+relative Frobenius error of {{ tol }}. Ties matter: timed calls and several variants of the inputs put scores exactly on
+the threshold, where `>=` keeps them, or so close to it that the rounding of the subtraction decides (see Precision).
+With the default inputs scores fall off with the distance of two tiles and margins follow a table; neither may be relied
+on, and timed calls are not like that.""",
     perf_md="""**Keep the row on chip.** A row of scores is {{ graded.row_kib | digits(1) }} KiB. Load it into registers or shared
 memory, take the maximum, compare, dilate, pack and count there. A kernel that finds the maximum in one pass and
 compares in another fetches the map twice and can reach half the limit at best.

@@ -120,6 +120,7 @@ WHOLE_PARTS = {  # warnings about what is left out: the field, and what it is cu
     "TF222": ("ablations", "{}"),
     "TF223": ("floor_src", "None"),
     "TF224": ("cases_src", "None"),
+    "TF227": ("timed_src", "None"),
     "TF226": ("derived_src", "None"),
 }
 ELSEWHERE = {"TF107", "TF225", "TF404", "TF421", *(f"TF{number:03}" for number in range(1, 15))}

@@ -177,7 +177,7 @@ def _task(file: SpecFile, certificate: Certificate) -> list[str]:
     idle = [f"`{name}`" for name, entry in data["subjects"].items() if _idle(entry)]
     if idle:
         timed = "mixed" if spec.timed_src else "default"
-        lines += [f"Rejected by cases, but not by the {timed} inputs, which are timed: {', '.join(idle)}.", ""]
+        lines += [f"Rejected, but not at every shape by the {timed} inputs, which are timed: {', '.join(idle)}.", ""]
     below = [f"`{row['change']}` (E = {row['error']:g})" for row in mutants["list"] if row["fate"] == "below"]
     if below:
         lines += [f"Below resolution: {', '.join(below)}.", ""]

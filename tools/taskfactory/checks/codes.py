@@ -169,6 +169,11 @@ _TABLE = (
     Code("TF226", "warning", "no derived values and no claims",
          "Numbers typed into the prose drift from the shapes.",
          "Define `derived` and render `{{ graded.NAME }}`; define `claims` for sentences that depend on the shapes."),
+    Code("TF227", "warning", "timed inputs are not mixed",
+         "Cases are verified on small public shapes and never timed. A submission that is right on the inputs of `_mk` "
+         "alone can recognise the cases, compute those honestly, and take its shortcut wherever it is timed.",
+         "Define `mix(..., seed)` in `timed_src`: inputs of the shapes and dtypes of `_mk` that mix, at random in each "
+         "call, the values that a shortcut fails on."),
     # Shapes and numbers.
     Code("TF301", "error", "shape has the wrong length",
          "A shape is one integer per name in `shape_names`.",

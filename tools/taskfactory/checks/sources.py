@@ -258,6 +258,9 @@ def _check_extras(report: Report) -> None:
         report.add("TF223", "floor_src", "there is no floor to judge impossible times by", line=line)
     if spec.cases_src is None:
         report.add("TF224", "cases_src", "there are no cases, so one kind of input is verified", line=line)
+    if spec.timed_src is None:
+        said = "timed calls get the inputs of _mk, from which the cases can be told"
+        report.add("TF227", "timed_src", said, line=line)
     if spec.derived_src is None:
         report.add("TF226", "derived_src", "there are no derived values and no claims to hold the prose to", line=line)
 
