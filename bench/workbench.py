@@ -34,6 +34,7 @@ SOURCES = (
     "flops_src",
     "reference_src",
     "make_inputs_src",
+    "timed_src",
     "cases_src",
     "regions_src",
     "derived_src",
@@ -52,8 +53,8 @@ class Task:
     space: dict[str, Any]
 
     def inputs(self, shape: tuple[int, ...]) -> tuple:
-        """The default inputs of a shape, always of the same seed."""
-        return tuple(self.space["_mk"](*shape, SEED))
+        """A shape's inputs, always of the same seed: those of a timed call, mixed where the spec mixes them."""
+        return tuple(self.space.get("mix", self.space["_mk"])(*shape, SEED))
 
     def reference(self, args: tuple) -> tuple:
         return as_tuple(self.space[self.fields["func"]](*args))

@@ -90,7 +90,7 @@ def test_a_wrong_peer_is_caught_and_stands_in_no_ratio() -> None:
     right, wrong = contest(toy, [contestant("right", reference(toy)), contestant("wrong", off_by_one_token)], Turns())
     assert (right.status, right.error) == ("verified", 0.0)
     assert wrong.status == "wrong"
-    assert "tolerance" in wrong.message
+    assert wrong.message.startswith("out: NaN")  # the unread stream of the mixed inputs
     assert wrong.times_ms
     assert not wrong.counts
 

@@ -103,6 +103,7 @@ def test_an_honest_submission_passes_and_is_not_timed_on_the_cpu(tmp_path: Path)
     assert [shape.kind for shape in result.shapes] == ["correct", "correct"]
     assert all(shape.errors == {"scaled": 0.0, "positive": 0.0} for shape in result.shapes)
     assert all(shape.regions == {"last column": 0.0} for shape in result.shapes)
+    assert any("TF227" in warning for warning in result.warnings)  # the toy task does not mix its timed inputs
 
 
 @pytest.mark.parametrize(

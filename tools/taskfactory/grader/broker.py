@@ -63,6 +63,8 @@ class Grading:
         self.peaks = ceilings.datasheet_peaks(name) if self.cuda else None
         if self.cuda and self.peaks is None:
             self.result.warnings.append(f"no datasheet peaks for {name}: impossible times are not recognised")
+        if not task.mixed:
+            self.result.warnings.append("timed inputs are not mixed: the cases can be told from timed calls (TF227)")
 
     def run(self) -> Result:
         """All steps; always returns a result."""
