@@ -157,7 +157,7 @@ def map_file(fd: int, nbytes: int) -> torch.Tensor:
     return torch.frombuffer(mmap.mmap(fd, nbytes), dtype=torch.uint8)
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory as integers of the entries' size; a complex number as two."""
     scalars = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return scalars.view(_INTEGER[scalars.element_size()])
@@ -165,7 +165,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 def copy_bits(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy bit for bit with a compute kernel of this process (a driver copy may run on a copy engine, concurrently)."""
-    torch.bitwise_or(_bits(source), 0, out=_bits(target))
+    torch.bitwise_or(bits(source), 0, out=bits(target))
 
 
 def poison(target: torch.Tensor) -> None:
@@ -175,8 +175,8 @@ def poison(target: torch.Tensor) -> None:
     """
     if target.numel() != _extent(target.shape, target.stride()):
         return
-    bits = _bits(target)
-    bits.fill_(_POISON[bits.element_size()])
+    integers = bits(target)
+    integers.fill_(_POISON[integers.element_size()])
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,20 @@ class _Clock:
         return (self._times[second] - self._times[first]) / 1e6
 
 
+class _Place:
+    """A returned tensor where the worker has it, and where its private copy goes."""
+
+    def __init__(self, returned: torch.Tensor, copy: torch.Tensor, nbytes: int) -> None:
+        self.returned, self.copy = returned, copy
+        self.nbytes = nbytes
+        """Bytes of private memory, gap included."""
+        self._from, self._to = memory.bits(returned), memory.bits(copy)
+
+    def take(self) -> None:
+        """Make the copy."""
+        torch.bitwise_or(self._from, 0, out=self._to)  # `memory.copy_bits`, with nothing left to prepare
+
+
 class Session:
     """A running worker."""
 
@@ -157,6 +171,7 @@ class Session:
         self._believed = True  # until the submission's code runs in the worker
         self.end = BrokerEnd()
         self._mapped: dict[bytes, torch.Tensor] = {}
+        self._places: dict[tuple[OutputDescriptor, int], _Place] = {}
         self._last: list[torch.Tensor] = []
         shared_fds = [arena.fd for arena in (arenas.shared, arenas.outputs) if arena is not None and arena.fd >= 0]
         link.send({"op": "spawn", "trusted": trusted}, [*self.end.descriptors, *shared_fds])
@@ -246,15 +261,15 @@ class Session:
         done = self._receive(timeout_s, lambda: clock.mark(2))  # the switch back begins while the answer is read
         try:
             known = all(output.handle in self._mapped for output in done.outputs)
-            returned = [memory.resolve(output, self._storage(output)) for output in done.outputs]
-            copies = self._snapshot(returned)
+            places = self._snapshot(done.outputs)
         except ProtocolViolation as error:
             raise SessionFailed(Status.PROTOCOL_VIOLATION, str(error)) from None
         clock.mark(3)
         clock.wait()
         cuda = self.arenas.device == "cuda"
-        self._last = returned if cuda else []
+        self._last = [place.returned for place in places] if cuda else []
         reveal_ms, snapshot_ms, wall_ms = clock.between(0, 1), clock.between(2, 3), clock.between(0, 3)
+        copies = [place.copy for place in places]
         return Exchange(wall_ms, done.claim_ms, reveal_ms, snapshot_ms, copies, known or not cuda)
 
     def _storage(self, output: OutputDescriptor) -> torch.Tensor:
@@ -272,18 +287,29 @@ class Session:
             self._mapped[output.handle] = memory.bytes_at(base, nbytes)
         return self._mapped[output.handle]
 
-    def _snapshot(self, returned: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        copies, at = [], 0
-        for output in returned:
-            nbytes = output.numel() * output.element_size()
-            if at + nbytes > self.arenas.snapshot.numel():
-                what = f"{tuple(output.shape)} of {dtype_name(output.dtype)}"
-                raise SessionFailed(Status.WRONG_SHAPE, f"returned {what}, more than any output of the contract holds")
-            target = self.arenas.snapshot[at : at + nbytes].view(output.dtype).view(output.shape)
-            memory.copy_bits(target, output)
-            copies.append(target)
-            at += -(-nbytes // memory.ALIGNMENT) * memory.ALIGNMENT
-        return copies
+    def _snapshot(self, outputs: Sequence[OutputDescriptor]) -> list[_Place]:
+        """Copy what the descriptors name, one behind the other, into private memory.
+
+        Most calls return what an earlier one did, and then there is nothing left to work out but the copy itself.
+        """
+        places, at = [], 0
+        for output in outputs:
+            place = self._places.get((output, at))
+            if place is None:
+                place = self._places[output, at] = self._place(output, at)
+            place.take()
+            places.append(place)
+            at += place.nbytes
+        return places
+
+    def _place(self, output: OutputDescriptor, at: int) -> _Place:
+        returned = memory.resolve(output, self._storage(output))
+        nbytes = returned.numel() * returned.element_size()
+        if at + nbytes > self.arenas.snapshot.numel():
+            what = f"{tuple(returned.shape)} of {dtype_name(returned.dtype)}"
+            raise SessionFailed(Status.WRONG_SHAPE, f"returned {what}, more than any output of the contract holds")
+        copy = self.arenas.snapshot[at : at + nbytes].view(returned.dtype).view(returned.shape)
+        return _Place(returned, copy, -(-nbytes // memory.ALIGNMENT) * memory.ALIGNMENT)
 
     def close(self) -> None:
         """Have the supervisor kill the worker's whole tree, unmap its memory and wait until the device has it back.
@@ -292,6 +318,7 @@ class Session:
             SessionFailed: processes or GPU memory would not go away.
         """
         self._last = []
+        self._places.clear()
         self.link.send({"op": "reap"})
         reply, _ = self.link.receive()
         addresses = [tensor.data_ptr() for tensor in self._mapped.values()]
