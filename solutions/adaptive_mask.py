@@ -19,6 +19,14 @@ Design.
   alone: computed once per grid on the host, 5 small arrays of words that stay in L1.
 - Rows are not aligned to words (330 or 210 bytes), so words are stored in the widest unit that divides NT/8.
 - Density is a second, tiny kernel over the counts: atomics would need a cleared output and a final division anyway.
+- The kernel takes a third to half of a millisecond, so the host's way to the first launch is seen. What follows from
+  shape, grid and device is worked out once; a call allocates what the first kernel writes, launches, and does the rest
+  while it runs. No byte of a call's tensors outlives it.
+
+On an H200, by events around calls in one process: 3950 to 4250 GB/s, 1.0 to 1.09 of a copy, which pays for as many
+writes as reads. In the grader a call starts on an idle GPU. With an earlier launcher, which took twice as long up to
+the first launch (22 against 11 us of Python, on a CPU with a stand-in for the driver), the best call of the first
+graded shape took the kernel's time, 0.331 ms, and the median one 0.353 ms; the present one is not yet timed there.
 """
 
 import functools
@@ -177,7 +185,6 @@ def _pieces(NT):
     return tuple(cuts)
 
 
-@functools.lru_cache(maxsize=64)
 def _edges(grid, words, device):
     """(5, words) int32 bit strings over tiles: has a left, right, upper, lower neighbour in its plane; exists."""
     GF, GH, GW = grid
@@ -188,39 +195,33 @@ def _edges(grid, words, device):
     return packed.to(torch.int32).to(device)  # wraps: the bit pattern is what counts
 
 
+@functools.lru_cache(maxsize=64)
+def _plan(shape, grid, device):
+    """What follows from the call's shape, grid and device alone: sizes of the outputs, launch grids, constants."""
+    B, NH, NT, _ = shape
+    _, GH, GW = grid
+    words = triton.next_power_of_2(triton.cdiv(NT, 32))
+    unit = 32 if NT % 32 == 0 else 16 if NT % 16 == 0 else 8  # bits of the widest store that rows are aligned to
+    dtype = {8: torch.uint8, 16: torch.int16, 32: torch.int32}[unit]
+    rows = B * NH * NT
+    constants = (rows, NH, NT, GW, GH * GW, _pieces(NT), words, ROWS, unit)
+    mask = _mask_kernel[(triton.cdiv(rows, ROWS),)]
+    density = _density_kernel[(B * NH,)]
+    return (B, NH, NT, NT // unit), dtype, mask, _edges(grid, words, device), constants, density, words * 32
+
+
 def adaptive_sparsity_mask(scores, delta, grid):
-    """Threshold, dilate and pack (B, NH, NT, NT) fp32 scores over the tile grid (GF, GH, GW).
+    """Threshold, dilate and pack (B, NH, NT, NT) fp32 scores over the tile grid (GF, GH, GW); inputs are contiguous.
 
     Returns:
         bits (B, NH, NT, NT // 8) uint8, counts (B, NH, NT) int32, density (B, NH) float32.
     """
-    scores, delta = scores.contiguous(), delta.contiguous()
-    B, NH, NT, _ = scores.shape
-    _, GH, GW = grid
-    pieces = _pieces(NT)
-    words = triton.next_power_of_2(triton.cdiv(NT, 32))
-    bits = torch.empty((B, NH, NT, NT // 8), device=scores.device, dtype=torch.uint8)
-    counts = torch.empty((B, NH, NT), device=scores.device, dtype=torch.int32)
-    density = torch.empty((B, NH), device=scores.device, dtype=torch.float32)
-    unit = 32 if NT % 32 == 0 else 16 if NT % 16 == 0 else 8  # bits of the widest store that rows are aligned to
-    units = bits.view({8: torch.uint8, 16: torch.int16, 32: torch.int32}[unit])
-    rows = B * NH * NT
-    _mask_kernel[(triton.cdiv(rows, ROWS),)](
-        scores,
-        delta,
-        _edges(tuple(grid), words, scores.device),
-        units,
-        counts,
-        rows,
-        NH,
-        NT,
-        GW,
-        GH * GW,
-        pieces,
-        words,
-        ROWS,
-        unit,
-        num_warps=WARPS,
-    )
-    _density_kernel[(B * NH,)](counts, density, NT, triton.next_power_of_2(NT), num_warps=4)
-    return bits, counts, density
+    shape, device = scores.shape, scores.device
+    sizes, dtype, mask_kernel, edges, constants, density_kernel, block = _plan(shape, tuple(grid), device)
+    units = torch.empty(sizes, dtype=dtype, device=device)
+    counts = torch.empty(shape[:3], dtype=torch.int32, device=device)
+    mask_kernel(scores, delta, edges, units, counts, *constants, num_warps=WARPS)
+    # The rest happens while the first kernel runs.
+    density = torch.empty(shape[:2], dtype=torch.float32, device=device)
+    density_kernel(counts, density, shape[2], block, num_warps=4)
+    return units.view(torch.uint8), counts, density

@@ -11,13 +11,18 @@ Design.
   inside one token block; its flag is one scalar and the branch is uniform, hence free. The stream that a block does
   not need is never addressed: select-style blending would fetch it, and would let its NaNs through.
 - One tile per program and no loop: every thread has all its 128-bit loads of `hidden` in flight while the flag is
-  still on its way, and the resident programs hide the second, dependent stream.
+  still on its way, and the resident programs hide the second, dependent stream. Tiles are large: fewer programs that
+  read long stretches and then write long ones did better on four of five shapes, probably by turning DRAM around less.
 - `block` and D are compile-time constants: the tile index splits without a division, and the compiler can prove
   alignment, which 128-bit accesses need; only a block's last tile is partly masked (a short last block, or TILE not
   dividing block*D).
 - Nothing is read twice, so loads and stores are marked evict-first and leave the L2 to DRAM write combining.
 
 Sums are formed in fp32 and rounded once, which is bit-exact: a single bf16 add has no order to get wrong.
+
+On an H200 whose copy runs at 3994 GB/s, by events around calls in one process: 3759 to 3830 GB/s, 0.941 to 0.959 of
+that copy. Other tiles (4096 to 16384 elements, 4 or 8 warps) give 0.931 to 0.977: tiles of 4096 are ahead on the shape
+with most requests and behind elsewhere. One setting serves all; the best smallest ratio chose it.
 """
 
 import os
@@ -28,9 +33,10 @@ import triton.language as tl
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
-TILE = 65536 if INTERPRETED else 4096  # elements of one program; the interpreter prefers few, large programs
-WARPS = 4  # 4096 / (4 * 32) = 32 elements per thread = four 128-bit accesses a stream
-EVICT = "evict_first"
+TILE = 65536 if INTERPRETED else 16384  # elements of one program; the interpreter prefers few, large programs
+WARPS = 4  # 16384 / (4 * 32) = 128 elements per thread = sixteen 128-bit accesses a stream
+EVICT = "evict_first"  # eviction priority of loads
+STORE_EVICT = "evict_first"  # and of stores
 
 
 @triton.jit
@@ -57,6 +63,7 @@ def _gate_kernel(
     block: tl.constexpr,
     TILE: tl.constexpr,
     EVICT: tl.constexpr,
+    STORE_EVICT: tl.constexpr,
 ):
     """One program: TILE flattened elements of token block `n` of request `b`. Grid: (NB * tiles of a block, B)."""
     tiles: tl.constexpr = (block * D + TILE - 1) // TILE
@@ -73,22 +80,21 @@ def _gate_kernel(
     if is_hit:
         c = tl.load(cache + base + offs, mask=mask, eviction_policy=EVICT)
         y = _to_bf16(x.to(tl.float32) + c.to(tl.float32))
-        tl.store(out + base + offs, y, mask=mask, eviction_policy=EVICT)
-        tl.store(cache_out + base + offs, c, mask=mask, eviction_policy=EVICT)
+        tl.store(out + base + offs, y, mask=mask, eviction_policy=STORE_EVICT)
+        tl.store(cache_out + base + offs, c, mask=mask, eviction_policy=STORE_EVICT)
     else:
         y = tl.load(fresh + base + offs, mask=mask, eviction_policy=EVICT)
         c = _to_bf16(y.to(tl.float32) - x.to(tl.float32))
-        tl.store(out + base + offs, y, mask=mask, eviction_policy=EVICT)
-        tl.store(cache_out + base + offs, c, mask=mask, eviction_policy=EVICT)
+        tl.store(out + base + offs, y, mask=mask, eviction_policy=STORE_EVICT)
+        tl.store(cache_out + base + offs, c, mask=mask, eviction_policy=STORE_EVICT)
 
 
 def cache_hit_skip_gate(hidden, fresh, cache, hit, block):
-    """Gate (B, L, D) bf16 streams by `hit` (B, ceil(L / block)) bool; return (out, cache_out), (B, L, D) bf16 each."""
-    hidden, fresh, cache, hit = (t.contiguous() for t in (hidden, fresh, cache, hit))
+    """Gate contiguous (B, L, D) bf16 streams by `hit` (B, ceil(L / block)) bool; return (out, cache_out), alike."""
     B, L, D = hidden.shape
     NB = hit.shape[1]
-    out = torch.empty_like(hidden)
-    cache_out = torch.empty_like(hidden)
-    grid = (NB * triton.cdiv(block * D, TILE), B)
-    _gate_kernel[grid](hidden, fresh, cache, hit, out, cache_out, L, NB, D, block, TILE, EVICT, num_warps=WARPS)
+    out, cache_out = torch.empty_like(hidden), torch.empty_like(hidden)
+    _gate_kernel[(NB * -(-block * D // TILE), B)](
+        hidden, fresh, cache, hit, out, cache_out, L, NB, D, block, TILE, EVICT, STORE_EVICT, num_warps=WARPS
+    )
     return out, cache_out
