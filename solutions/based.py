@@ -91,7 +91,8 @@ mma.sync and all features in each. Which of the two is the longer has not been c
 reloads 4 spilled registers with 128 columns and 21 with 64.
 Next, in this order:
 
-- V = 64: two heads in one program, so that one builder does not serve 64 columns alone (its work is the same for 128).
+- V = 64: a builder's work serves 64 columns instead of 128, and no other head can share it. Beside consumers of 192
+  registers it has 64, hence the 21 reloads; a consumer that does not defer its output would leave it more.
 - A second builder warpgroup, chunks alternating; registers would have to come from the consumers.
 - Few heads: 64 of them fill half of the SMs. Splitting T needs a first pass for the states at the cuts.
 """
