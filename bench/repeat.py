@@ -74,7 +74,7 @@ def kept(task: str, result: Result, steps: dict[str, float], wall_s: float) -> d
     shapes = [
         {
             "ordinal": shape.ordinal, "score_ms": shape.score_ms, "metric": shape.metric, "c_ms": shape.c_ms,
-            "c_after_ms": shape.c_after_ms, "delta_ms": shape.delta_ms, "limit_ms": shape.limit_ms,
+            "c_next_ms": shape.c_next_ms, "delta_ms": shape.delta_ms, "limit_ms": shape.limit_ms,
             "wall_ms": [round(ms, 5) for ms in shape.wall_ms], "claim_ms": [round(ms, 5) for ms in shape.claim_ms],
         }
         for shape in result.shapes

@@ -44,7 +44,7 @@ def raw(store: Store, phases: dict[str, Any], uuids: list[str], log: Path) -> li
 
 
 SHAPE_FIELDS = (
-    "ordinal", "score_ms", "delta_ms", "c_ms", "c_after_ms", "bounded", "metric", "claim_ms", "wall_ms",
+    "ordinal", "score_ms", "delta_ms", "c_ms", "c_next_ms", "bounded", "metric", "claim_ms", "wall_ms",
 )  # fmt: skip
 
 

@@ -134,8 +134,8 @@ def test_an_installed_package_shows_a_worker_neither_specs_nor_solutions(tmp_pat
 def test_a_spread_of_its_own_walls_does_not_lower_the_bound() -> None:
     """What the attack `spread_of_walls` does, in figures: 1 ms of work, 0.5 ms of overhead, most calls 0.4 ms late."""
     trusted = Overhead((1.5,) * 16, (1.0,) * 16)
-    honest = shape_time([1.5] * 64, [1.0] * 64, trusted, trusted)
-    attack = shape_time([1.5] * 9 + [1.9] * 55, [0.1] * 64, trusted, trusted)
+    honest = shape_time([1.5] * 64, [1.0] * 64, [trusted, trusted])
+    attack = shape_time([1.5] * 9 + [1.9] * 55, [0.1] * 64, [trusted, trusted])
     assert honest.score_ms == pytest.approx(1.0)
     assert attack.score_ms >= 0.98 * honest.score_ms
 

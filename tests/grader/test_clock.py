@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -14,6 +15,7 @@ from taskfactory.grader.clock import (
     LOW,
     Overhead,
     ShapeTime,
+    allowance,
     half_width,
     low,
     quantile_interval,
@@ -35,7 +37,7 @@ def overhead(beyond_ms: list[float], probe_ms: float = 1.0) -> Overhead:
 
 
 def timed(wall_ms: float, claim_ms: float, before: Overhead, after: Overhead) -> ShapeTime:
-    return shape_time([wall_ms] * N, [claim_ms] * N, before, after)
+    return shape_time([wall_ms] * N, [claim_ms] * N, [before, after])
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------
@@ -70,7 +72,7 @@ def test_a_claim_that_is_too_large_only_hurts() -> None:
 
 def test_lies_in_some_calls_move_the_median_no_further_than_the_wall() -> None:
     claims = [1e-6] * (N // 2 + 1) + [2.0] * (N // 2 - 1)
-    assert shape_time([2.5] * N, claims, launch(), launch()).score_ms == pytest.approx(2.0)
+    assert shape_time([2.5] * N, claims, [launch(), launch()]).score_ms == pytest.approx(2.0)
 
 
 # -- overheads ---------------------------------------------------------------------------------------------------------
@@ -85,8 +87,28 @@ def test_the_smaller_overhead_of_two_launches_counts_whichever_comes_first() -> 
 
 
 def test_launches_that_agree_do_not_ask_for_a_repetition() -> None:
-    assert not timed(2.5, 2.0, launch(0.5), launch(0.51)).disagree
-    assert timed(2.5, 2.0, launch(0.5), launch(0.55)).disagree
+    assert not timed(2.5, 2.0, launch(0.5), launch(0.55)).disagree  # 0.05 of 2 ms
+    assert timed(2.5, 2.0, launch(0.5), launch(0.65)).disagree
+    assert not timed(0.65, 0.15, launch(0.5), launch(0.515)).disagree  # more than 5 %, but next to nothing
+
+
+def test_a_claim_far_below_the_wall_asks_for_a_repetition() -> None:
+    assert not timed(2.5, 1.985, launch(), launch()).disagree
+    assert timed(2.5, 1.9, launch(), launch()).disagree
+
+
+def test_a_launch_in_a_slow_phase_counts_for_nothing_once_two_others_agree() -> None:
+    quiet, slow = launch(0.5), launch(0.9)
+    for launches in itertools.permutations([quiet, slow, launch(0.51)]):
+        got = shape_time([2.5] * N, [1e-6] * N, launches)
+        assert (got.c_ms, got.c_next_ms) == pytest.approx((0.5, 0.51))
+        assert got.delta_ms == pytest.approx(0.01)
+
+
+@given(st.lists(st.floats(0.1, 2.0), min_size=2, max_size=4), st.floats(0.1, 2.0))
+def test_another_launch_never_subtracts_more(overheads: list[float], more: float) -> None:
+    launches = [launch(c) for c in overheads]
+    assert allowance([*launches, launch(more)])[0] <= allowance(launches)[0] + 1e-12
 
 
 def test_overheads_come_from_exchanges() -> None:
@@ -117,9 +139,9 @@ def test_delta_grows_with_noise(noise: list[float], smaller: float, larger: floa
         wall = [2.5 + scale * n for n in noise]
         steady, noisy = launch(), overhead([w - 2.0 for w in wall])
         if where == "calls":
-            return shape_time(wall, [2.0] * len(wall), steady, steady).delta_ms
+            return shape_time(wall, [2.0] * len(wall), [steady, steady]).delta_ms
         pair = (noisy, noisy)  # the same twice: no drift, only noise
-        return shape_time([2.5] * N, [2.0] * N, *pair).delta_ms
+        return shape_time([2.5] * N, [2.0] * N, pair).delta_ms
 
     smaller, larger = sorted((smaller, larger))
     assert delta(smaller) <= delta(larger) + 1e-12
@@ -132,7 +154,7 @@ def test_honest_noise_does_not_lift_the_bound_above_the_truth() -> None:
     for _ in range(300):
         walls = [2.5 + rng.expovariate(20) for _ in range(N)]
         launches = [overhead([0.5 + rng.expovariate(20) for _ in range(32)]) for _ in range(2)]
-        above += shape_time(walls, [1e-6] * N, *launches).wall_bound_ms > 2.0
+        above += shape_time(walls, [1e-6] * N, launches).wall_bound_ms > 2.0
     assert above <= 15
 
 
@@ -142,7 +164,7 @@ def test_a_lie_gains_no_more_than_two_deltas_on_a_noisy_machine() -> None:
     for _ in range(300):
         walls = [2.5 + rng.expovariate(20) for _ in range(N)]
         launches = [overhead([0.5 + rng.expovariate(20) for _ in range(32)]) for _ in range(2)]
-        got = shape_time(walls, [1e-6] * N, *launches)
+        got = shape_time(walls, [1e-6] * N, launches)
         missed += got.score_ms + 2 * got.delta_ms < 2.0
     assert missed <= 15
 
@@ -151,7 +173,7 @@ def test_a_lie_gains_no_more_than_two_deltas_on_a_noisy_machine() -> None:
 def test_a_worker_gains_nothing_by_making_noise(honest_calls: int) -> None:
     """A tenth of the calls as fast as it can, the rest delayed, and events that say zero."""
     walls = [2.5] * honest_calls + [4.5] * (N - honest_calls)
-    assert shape_time(walls, [1e-6] * N, launch(), launch()).score_ms >= 2.0 - 1e-9
+    assert shape_time(walls, [1e-6] * N, [launch(), launch()]).score_ms >= 2.0 - 1e-9
 
 
 # -- quantiles ---------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def entry(
     plan = Plan("graded", 3, (4, 5), "", 2 * 10**9, floor)
     shape = ShapeResult("graded", 3, [4, 5], plan.work, N)
     shape.wall_ms, shape.claim_ms = [time_ms + 0.5] * N, [time_ms if claim_ms is None else claim_ms] * N
-    return Timed(plan, shape, launch(), launch(after_ms))
+    return Timed(plan, shape, [launch(), launch(after_ms)])
 
 
 def result() -> Result:
@@ -97,7 +97,7 @@ def test_without_a_datasheet_nothing_is_impossible() -> None:
 def test_without_a_floor_the_outputs_bytes_are_unavoidable() -> None:
     plan = Plan("graded", 1, (4,), "", 2 * 10**9, None)
     plan.outputs = [{"numel": 10**9, "itemsize": 4}, {"numel": 10**9, "itemsize": 1}]
-    timed = Timed(plan, entry(4.0).shape, launch(), launch())
+    timed = Timed(plan, entry(4.0).shape, [launch(), launch()])
     fill_in(timed, MEASURED, PEAKS, 1e9)
     assert timed.shape.limit_ms == pytest.approx(5.0)
 

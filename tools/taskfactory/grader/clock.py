@@ -2,8 +2,8 @@
 
     T      = wall - c            wall: t1 - t0 around reveal, GO, DONE and snapshot, by the broker's own device events
     c      = what a trusted worker's wall reads beyond the known duration of its work, a copy of about the floor's
-             duration at the same shape; the smaller of two launches (before and after)
-    delta  = half-width of the 95 % interval of c + how much c differed between the launches
+             duration at the same shape; the smallest of several launches (one before, one or more after)
+    delta  = half-width of the 95 % interval of c + how much larger the next larger c of these launches is
     score  = max(median claim, T - delta)
 
 Walls enter by their lower decile: what disturbs them (a late wake-up, a slow phase of the machine) only ever adds, so
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 UNBOUNDED_BELOW = 4.0
 """Where the floor is under this many deltas, the wall clock bounds too little to be scored."""
+
+STEADY = 0.05
+"""The delta that is aimed at, as a share of the time: while it is larger, more trusted launches are made."""
+UNSTEADY_MS = 0.02
+"""Disagreements below this are not worth a repetition."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ class ShapeTime:
     """The outcome at one shape, in milliseconds."""
 
     c_ms: float
-    c_after_ms: float
+    c_next_ms: float
+    """The next larger c of another launch."""
     delta_ms: float
     claim_ms: float
     wall_bound_ms: float
@@ -65,7 +71,7 @@ class ShapeTime:
     score_ms: float
     interval_ms: tuple[float, float]
     disagree: bool
-    """The two launches' overheads differ by more than the noise explains: the grading should be repeated."""
+    """The wall clock holds more than launches and claims explain: a slow phase, or a lie. The grading is repeated."""
 
 
 def valid_claim(claim_ms: float, wall_ms: float) -> bool:
@@ -103,18 +109,25 @@ def half_width(values: Sequence[float]) -> float:
     return (top - bottom) / 2
 
 
-def shape_time(wall_ms: Sequence[float], claim_ms: Sequence[float], before: Overhead, after: Overhead) -> ShapeTime:
+def allowance(launches: Sequence[Overhead]) -> tuple[float, float, float]:
+    """c, the next larger c of another launch, and delta, in milliseconds, from two launches or more.
+
+    A launch in a slow phase of the machine counts for nothing once two others agree, so whoever finds delta too large
+    can make another; none of them can make c larger.
+    """
+    best, following = sorted(launches, key=lambda launch: launch.c_ms)[:2]
+    return best.c_ms, following.c_ms, half_width(best.beyond_ms) + following.c_ms - best.c_ms
+
+
+def shape_time(wall_ms: Sequence[float], claim_ms: Sequence[float], launches: Sequence[Overhead]) -> ShapeTime:
     """Combine a shape's calls with the trusted launches around them. All times in milliseconds."""
-    c = min(before.c_ms, after.c_ms)
-    noise = max(half_width(before.beyond_ms), half_width(after.beyond_ms))
-    drift = abs(before.c_ms - after.c_ms)
-    delta = noise + drift
+    c, following, delta = allowance(launches)
     claim = statistics.median(claim_ms)
     bound = low(wall_ms) - c - delta
     score = max(claim, bound)
     spread = half_width(wall_ms)
     interval = quantile_interval(claim_ms, 0.5) if claim >= bound else (bound - spread, bound + 2 * delta + spread)
     return ShapeTime(
-        c, after.c_ms, delta, claim, bound, score, interval,
-        disagree=drift > max(0.02, 3 * noise),
+        c, following, delta, claim, bound, score, interval,
+        disagree=delta > max(UNSTEADY_MS, STEADY * score) or bound - claim > max(UNSTEADY_MS, delta),
     )  # fmt: skip

@@ -108,11 +108,11 @@ class ShapeResult:
     claim_ms: list[float] = field(default_factory=list)
     """What the worker's events said of each timed call."""
     launches: list[dict[str, Any]] = field(default_factory=list)
-    """`clock.Overhead` of the trusted launches before and after the submission, raw."""
+    """`clock.Overhead` of the trusted launches, the first before and the others after the submission, raw."""
     broker_ms: list[float] = field(default_factory=list)
     """What the broker's own events say of its part (reveal, flush, snapshot) of each timed call."""
     c_ms: float | None = None
-    c_after_ms: float | None = None
+    c_next_ms: float | None = None
     delta_ms: float | None = None
     score_ms: float | None = None
     """max(median claim, median T - delta)."""
@@ -213,7 +213,7 @@ class Result:
 
 
 _PRIVATE_OF_GRADED = (
-    "shape", "work", "wall_ms", "claim_ms", "broker_ms", "launches", "c_ms", "c_after_ms", "delta_ms", "score_ms",
+    "shape", "work", "wall_ms", "claim_ms", "broker_ms", "launches", "c_ms", "c_next_ms", "delta_ms", "score_ms",
     "interval_ms", "limit_ms",
 )  # fmt: skip
 

@@ -18,8 +18,7 @@ class Timed:
 
     plan: Plan
     shape: ShapeResult
-    before: Overhead
-    after: Overhead
+    launches: Sequence[Overhead]
 
 
 class ImpossibleTime(Exception):
@@ -31,15 +30,15 @@ class ImpossibleTime(Exception):
 
 
 def fill_in(entry: Timed, measured: dict[str, float], peaks: ceilings.Peaks | None, work_unit: float) -> bool:
-    """Compute a shape's figures; returns whether the overheads disagree.
+    """Compute a shape's figures; returns whether wall, claims and launches disagree.
 
     Raises:
         ImpossibleTime: the score time is below the floor.
     """
     plan, shape = entry.plan, entry.shape
-    timed = shape_time(shape.wall_ms, shape.claim_ms, entry.before, entry.after)
-    shape.launches = [dataclasses.asdict(entry.before), dataclasses.asdict(entry.after)]
-    shape.c_ms, shape.c_after_ms = timed.c_ms, timed.c_after_ms
+    timed = shape_time(shape.wall_ms, shape.claim_ms, entry.launches)
+    shape.launches = [dataclasses.asdict(launch) for launch in entry.launches]
+    shape.c_ms, shape.c_next_ms = timed.c_ms, timed.c_next_ms
     shape.delta_ms, shape.score_ms, shape.interval_ms = timed.delta_ms, timed.score_ms, list(timed.interval_ms)
     nbytes, flops = plan.unavoidable
     floor_ms = peaks.floor_ms(nbytes, flops) if peaks else 0.0

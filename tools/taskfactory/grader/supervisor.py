@@ -85,7 +85,7 @@ def grade(
             result, printed = Supervision(job, scratch, progress).run()
             result.clock["repeated"] = True
             if result.clock.get("disagree"):
-                result.warnings.append("the overhead before and after the submission differs twice; delta contains it")
+                result.warnings.append("twice the wall clock held more than claims and trusted launches explain")
         if result.clock.get("broker_cuda_error"):
             result = _blame(result, study_clock(task_dir, device, launches=1))
     return result, printed
