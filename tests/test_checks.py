@@ -72,7 +72,7 @@ DAMAGE = [
     ("TF301", [("correct_shapes=[(7, 64)", "correct_shapes=[(7, 64, 1)")], "correct_shapes="),
     ("TF302", [("correct_shapes=[(7, 64)", "correct_shapes=[(7, -64)")], "correct_shapes="),
     ("TF303", [("(3, 129)", "(7, 64)")], "correct_shapes="),
-    ("TF304", [("(65536, 3072)", "(65536, 4096)")], "measure_shapes="),
+    ("TF304", [("(131072, 3072)", "(131072, 4096)")], "measure_shapes="),
     (
         "TF305",
         [("measure_quick_shapes=[(4096, 2048), (2048, 5120)]", "measure_quick_shapes=[]")],
@@ -84,10 +84,10 @@ DAMAGE = [
     ("TF307", [("tol=1e-2,", "tol=1e-2, tile_epsilon=-0.5,")], "tol="),
     ("TF401", [('title="Write a fast softmax over ragged rows"', 'title=" "')], "title="),
     ("TF402", [("once. What lies behind", "once. TODO what lies behind")], "TODO"),
-    ("TF403", [("once. What lies behind", "once, as in (32768, 10240). What lies behind")], "once, as in"),
-    ("TF403", [("tile size.", "tile size, at M=65536, N=4096 say.")], "M=65536"),
-    ("TF403", [("tile size.", "tile size.\n\n| 65,536 | 4,096 |")], "| 65,536"),
-    ("TF403", [('"""Mask, then softmax, in float32."""', '"""At 16384x20480 too."""')], "16384x20480"),
+    ("TF403", [("once. What lies behind", "once, as in (65536, 10240). What lies behind")], "once, as in"),
+    ("TF403", [("tile size.", "tile size, at M=131072, N=4096 say.")], "M=131072"),
+    ("TF403", [("tile size.", "tile size.\n\n| 131,072 | 4,096 |")], "| 131,072"),
+    ("TF403", [('"""Mask, then softmax, in float32."""', '"""At 32768x20480 too."""')], "32768x20480"),
     ("TF405", [("once. What lies behind", "once; the tolerance is `2e-2`. What lies behind")], "once; the tolerance"),
     (
         "TF405",
@@ -213,8 +213,8 @@ def test_part_of_a_graded_shape(tmp_path):
 
 def test_rendered_ranges_can_give_a_shape_away(tmp_path):
     content = damaged(
-        ("grader_shapes=[(65536, 4096), (32768, 10240), (131072, 2560), (16384, 20480), (49152, 6144)]",
-         "grader_shapes=[(65536, 4096)]"),
+        ("grader_shapes=[(131072, 4096), (65536, 10240), (262144, 2560), (32768, 20480), (98304, 6144)]",
+         "grader_shapes=[(131072, 4096)]"),
         ("GiB of scores.", "GiB of scores: {{ graded.M }} x {{ graded.N }}."),
     )  # fmt: skip
     assert "TF421" in [finding.code for finding in findings_of(write(tmp_path, content))]
@@ -239,10 +239,10 @@ def test_tolerance_sentences_that_are_right_are_left_alone(tmp_path):
 
 
 def test_typed_ranges_that_contain_the_real_one_are_left_alone(tmp_path):
-    for typed in ("16k-131k", "16,000–132,000", "between 16000 and 140000", "16384 to 131072"):
+    for typed in ("32k-262k", "32,000–263,000", "between 32000 and 270000", "32768 to 262144"):
         content = damaged(("`M` is {{ graded.M }} rows", f"`M` is {typed} rows"))
         codes = [finding.code for finding in findings_of(write(tmp_path, content))]
-        assert codes == ([] if typed != "16k-131k" else ["TF406"]), typed
+        assert codes == ([] if typed != "32k-262k" else ["TF406"]), typed
     other = damaged(("`M` is {{ graded.M }} rows", "`M` is 2-33 in the correctness shapes and larger"))
     assert findings_of(write(tmp_path, other)) == []
 
