@@ -11,25 +11,16 @@
 
 from __future__ import annotations
 
-import faulthandler
-import json
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-from taskfactory.checks.child import Channel, forbid_forks, limit
+from taskfactory.checks.child import Channel, enter, forbid_forks
 
 
 def main(arguments: list[str]) -> None:
-    """Run with the number of the pipe's descriptor and the path of the job, a JSON file."""
-    channel = Channel(int(arguments[0]))
-    job = json.loads(Path(arguments[1]).read_text("utf-8"))
-    limit(job["memory_bytes"], job["device"])
-    with open(job["faults"], "w", encoding="utf-8") as faults:
-        faulthandler.enable(faults)
-        faulthandler.register(signal.SIGUSR1, faults)
-        _measure(channel, job, faults)
+    """Run as a child of a calibration."""
+    enter(arguments, _measure)
 
 
 def _measure(channel: Channel, job: dict[str, Any], faults: Any) -> None:

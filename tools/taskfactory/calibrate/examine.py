@@ -9,28 +9,19 @@
 
 from __future__ import annotations
 
-import faulthandler
-import json
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-from taskfactory.checks.child import Channel, forbid_forks, limit
+from taskfactory.checks.child import Channel, enter, forbid_forks
 
 BUDGET_GB = 80.0
 """Decimal gigabytes that grading a shape may need, broker and checker included; the default of `validate --run` too."""
 
 
 def main(arguments: list[str]) -> None:
-    """Run with the number of the pipe's descriptor and the path of the job, a JSON file."""
-    channel = Channel(int(arguments[0]))
-    job = json.loads(Path(arguments[1]).read_text("utf-8"))
-    limit(job["memory_bytes"], job["device"])
-    with open(job["faults"], "w", encoding="utf-8") as faults:
-        faulthandler.enable(faults)
-        faulthandler.register(signal.SIGUSR1, faults)
-        _examine(channel, job, faults)
+    """Run as a child of a calibration."""
+    enter(arguments, _examine)
 
 
 def _examine(channel: Channel, job: dict[str, Any], faults: Any) -> None:

@@ -13,9 +13,6 @@ outputs not looked at. The task's own solution runs here as trusted code.
 
 from __future__ import annotations
 
-import faulthandler
-import json
-import signal
 import statistics
 import sys
 import time
@@ -23,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from taskfactory.checks.child import Channel, limit
+from taskfactory.checks.child import Channel, enter
 
 SLOWEST_S = 8.0
 """One call of an implementation takes no longer, or it is a gap."""
@@ -40,17 +37,11 @@ FLUSHED_L2 = 4
 
 
 def main(arguments: list[str]) -> None:
-    """Run with the number of the pipe's descriptor and the path of the job, a JSON file."""
-    channel = Channel(int(arguments[0]))
-    job = json.loads(Path(arguments[1]).read_text("utf-8"))
-    limit(job["memory_bytes"], job["device"])
-    with open(job["faults"], "w", encoding="utf-8") as faults:
-        faulthandler.enable(faults)
-        faulthandler.register(signal.SIGUSR1, faults)
-        _run(channel, job)
+    """Run as a child of a calibration."""
+    enter(arguments, _run)
 
 
-def _run(channel: Channel, job: dict[str, Any]) -> None:
+def _run(channel: Channel, job: dict[str, Any], _: Any) -> None:
     import torch
 
     from taskfactory.checks.lab import Lab, Malformed

@@ -20,6 +20,7 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,6 +43,9 @@ class Channel:
         data = (json.dumps(message) + "\n").encode()
         while data:
             data = data[os.write(self.fd, data) :]
+
+
+Work = Callable[[Channel, dict[str, Any], IO[str]], None]
 
 
 def limit(memory_bytes: int, device: str) -> None:
@@ -84,17 +88,28 @@ def forbid_forks(file: IO[str]) -> None:
     os._exit = traced_exit  # type: ignore[assignment]
 
 
-def main(arguments: list[str]) -> None:
-    """Run with the number of the pipe's descriptor and the path of the job, a JSON file."""
+def enter(arguments: list[str], work: Work, confined: bool = False) -> None:
+    """Become a child of a check: open the pipe, read the job, take limits, write faults down, and do the work.
+
+    Args:
+        arguments: the number of the pipe's descriptor and the path of the job, a JSON file.
+        work: called with the channel, the job and the file that faults are written to.
+        confined: whether the files and the network are closed to it, where that can be done on the CPU.
+    """
     channel = Channel(int(arguments[0]))
     job = json.loads(Path(arguments[1]).read_text("utf-8"))
     limit(job["memory_bytes"], job["device"])
     with open(job["faults"], "w", encoding="utf-8") as faults:
         faulthandler.enable(faults)
         faulthandler.register(signal.SIGUSR1, faults)
-        if sys.platform == "linux" and job["device"] == "cpu":
+        if confined and sys.platform == "linux" and job["device"] == "cpu":
             confine([channel.fd, faults.fileno()])
-        _examine(channel, job, faults)
+        work(channel, job, faults)
+
+
+def main(arguments: list[str]) -> None:
+    """Run as a child of `validate --run`."""
+    enter(arguments, _examine, confined=True)
 
 
 def _examine(channel: Channel, job: dict[str, Any], faults: IO[str]) -> None:
