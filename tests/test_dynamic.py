@@ -201,7 +201,7 @@ MIXED = "    return torch.where(large, 4 * x, x), shift, width\n"
 # The same for the source of mixed inputs.
 MIX_DAMAGE = [
     ("TF601", [(MIXED, "    return x[0, 99]\n")], "return x[0, 99]", "the mixed inputs at"),
-    ("TF621", [("torch.rand(M, 1, device=x.device, generator=rng)", "torch.rand(M, 1)")],
+    ("TF621", [("torch.where(large, 4 * x, x)", "torch.where(large, 4 * x, x) + torch.rand(())")],
      "def mix", "the mixed inputs"),
     ("TF622", [("_mk(M, N, seed)", "_mk(M, N, 3)"), ("manual_seed(seed + 1)", "manual_seed(5)")],
      "def mix", "mix returns the same arguments"),
