@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -113,10 +114,26 @@ def test_several_may_open_a_new_store_at_once(empty_url: str) -> None:
         assert list(pool.map(make, range(4))) == [0, 0, 0, 0]
 
 
+def test_opening_waits_where_sqlite_turns_it_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "results.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    refused = []
+
+    def pause(seconds: float) -> None:
+        refused.append(seconds)
+        other.rollback()
+
+    monkeypatch.setattr(engine_module, "BUSY_S", 0)
+    monkeypatch.setattr(engine_module.time, "sleep", pause)
+    assert open_store(str(path), create=True).runs() == []
+    assert len(refused) == 1
+    other.close()
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)  # SQLite has no connection to break
 @pytest.mark.parametrize("transact", [engine_module.write, engine_module.read])
 def test_a_broken_connection_is_made_anew(store: Store, store_url: str, transact: Callable[..., int]) -> None:
-    if "postgresql" not in store_url:
-        pytest.skip("SQLite has no connection to break")
     fill(store, [("ann", "1", invented_result(status=Status.INFRASTRUCTURE_ERROR))])
     tries = []
 

@@ -61,12 +61,11 @@ def connect(url_or_path: str, *, create: bool) -> Engine:
     if sqlite:
         _tame_sqlite(engine)
     try:
-        _upgrade(engine)
-    except BaseException as error:
+        # A server that does not answer now is told at once; another process that is making the same file is waited for.
+        _patiently(engine, lambda: _upgrade(engine), bears=_is_locked)
+    except BaseException:
         engine.dispose()
-        if not isinstance(error, sqlalchemy.exc.OperationalError | sqlalchemy.exc.InterfaceError):
-            raise
-        raise InfrastructureError(f"{shown_url(engine)}: {error.orig}") from None
+        raise
     return engine
 
 
@@ -122,16 +121,37 @@ def read(engine: Engine, question: Callable[[Connection], T]) -> T:
 
 
 def _transact(engine: Engine, work: Callable[[Connection], T], *, writing: bool) -> T:
+    def attempt() -> T:
+        with engine.connect().execution_options(writing=writing) as connection, connection.begin():
+            return work(connection)
+
+    # Also where only the commit's answer was lost: then the repetition finds its rows there already.
+    sqlite = engine.dialect.name == "sqlite"  # whose other errors last, such as a full disk
+    return _patiently(engine, attempt, bears=_is_locked if sqlite else lambda _: True)
+
+
+def _is_locked(error: sqlalchemy.exc.DBAPIError) -> bool:
+    """Whether SQLite gave way to another process.
+
+    It does so at once, whatever `BUSY_S`, where waiting could deadlock: as in the change to WAL, which turns a reader's
+    lock into a writer's.
+    """
+    return "locked" in str(error.orig)
+
+
+def _patiently(engine: Engine, attempt: Callable[[], T], *, bears: Callable[[sqlalchemy.exc.DBAPIError], bool]) -> T:
+    """`attempt`, again for up to `RETRY_S` while it ends in an error that it `bears`.
+
+    Raises:
+        InfrastructureError: another error of the database, or the time is over.
+    """
     deadline = time.monotonic() + RETRY_S
     pause = 0.05
     while True:
         try:
-            with engine.connect().execution_options(writing=writing) as connection, connection.begin():
-                return work(connection)
+            return attempt()
         except (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError) as error:
-            # Also where only the commit's answer was lost: then the repetition finds its rows there already.
-            hopeless = engine.dialect.name == "sqlite" and "locked" not in str(error.orig)  # such as a full disk
-            if hopeless or time.monotonic() > deadline:
+            if not bears(error) or time.monotonic() > deadline:
                 raise InfrastructureError(f"{shown_url(engine)}: {error.orig}") from None
         time.sleep(pause * random.uniform(0.5, 1.5))
         pause = min(2 * pause, 5.0)
