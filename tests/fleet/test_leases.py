@@ -1,4 +1,4 @@
-"""A person's grading and the fleet's take turns on a GPU; the GPUs are pretended."""
+"""A person's grading or measurement and the fleet's gradings take turns on a GPU; the GPUs are pretended."""
 
 from __future__ import annotations
 
@@ -97,34 +97,55 @@ def test_a_gpu_that_cannot_be_told_apart_is_used_all_the_same(
     assert str(error) in said[0]
 
 
-def grade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple[Any, list[str | None]]:
-    """`taskfactory grade` where there is a GPU, with a stand-in for the grader; what CUDA would have seen."""
-    seen: list[str | None] = []
+def by_hand(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple[Any, list[Any]]:
+    """`taskfactory grade` or `measure` where there is a GPU, with a stand-in for the grader.
 
-    def stand_in(*_: Any, **__: Any) -> tuple[Result, str]:
-        seen.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
-        return Result("row-scale", "1.0.0", "sha256:0", "GB/s", "sha256:1", "grade", Status.PASSED), ""
+    Returns what became of it, and of each call of the grader: what CUDA would have seen, and whether it was alone.
+    """
+    seen: list[Any] = []
+
+    def stand_in(_: Path, __: Path, mode: str, *___: Any, **____: Any) -> tuple[Result, str]:
+        seen.append((os.environ.get("CUDA_VISIBLE_DEVICES"), not Lease("GPU-fake-a").acquire()))
+        return Result("row-scale", "1.0.0", "sha256:0", "GB/s", "sha256:1", mode, Status.PASSED), ""
 
     monkeypatch.setattr(grading, "grade_submission", stand_in)
     monkeypatch.setattr(supervisor, "cuda_is_there", lambda: True)
     (tmp_path / "rows.py").write_text(GOOD)
     task = write_task(tmp_path / "task")
-    return CliRunner().invoke(main, ["grade", str(task), str(tmp_path / "rows.py"), *options]), seen
+    return CliRunner().invoke(main, [command, str(task), str(tmp_path / "rows.py"), *options]), seen
 
 
-def test_grading_by_hand_holds_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done, seen = grade(tmp_path, monkeypatch)
-    assert (done.exit_code, seen) == (0, ["GPU-fake-a"])
+BOTH = pytest.mark.parametrize("command", ["grade", "measure"])
 
 
-def test_grading_by_hand_without_waiting_exits_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH
+def test_by_hand_the_gpu_is_held(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, seen = by_hand(command, tmp_path, monkeypatch)
+    assert (done.exit_code, seen) == (0, [("GPU-fake-a", True)])
+    assert Lease("GPU-fake-a").acquire()
+
+
+@BOTH
+def test_by_hand_without_waiting_exits_with_3(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Lease("GPU-fake-a")
     assert other.acquire()
-    done, seen = grade(tmp_path, monkeypatch, "--no-wait")
+    done, seen = by_hand(command, tmp_path, monkeypatch, "--no-wait")
     assert (done.exit_code, seen) == (3, [])
     assert "another grading is using Imaginary GPU-fake-a" in done.output
-    done, seen = grade(tmp_path, monkeypatch, "--no-wait", "--device", "cpu")
-    assert (done.exit_code, seen) == (0, [None])  # the CPU is nobody's alone
+    done, seen = by_hand(command, tmp_path, monkeypatch, "--no-wait", "--device", "cpu")
+    assert (done.exit_code, seen) == (0, [(None, True)])  # the CPU is nobody's alone
+
+
+@BOTH
+def test_by_hand_one_waits_for_the_fleet(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Lease("GPU-fake-a")
+    assert other.acquire()
+    timer = threading.Timer(0.2, other.close)
+    timer.start()
+    done, seen = by_hand(command, tmp_path, monkeypatch)
+    timer.join()
+    assert (done.exit_code, seen) == (0, [("GPU-fake-a", True)])
+    assert "waiting for it" in done.output
 
 
 @pytest.mark.gpu

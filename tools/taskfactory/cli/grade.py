@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from taskfactory.cli.turn import NO_WAIT
+
 
 @click.command(
     "grade",
@@ -21,7 +23,7 @@ import click
 @click.option("--require-tier", type=click.Choice(["partial", "confined", "namespaced"]), default="confined",
               show_default=True, help="Refuse to run the submission in a weaker confinement.")  # fmt: skip
 @click.option("--allow-unconfined", is_flag=True, help="Run it even where nothing confines it; the result says so.")
-@click.option("--no-wait", is_flag=True, help="Fail at once if another grading is using the GPU.")
+@NO_WAIT
 @click.option("--public", is_flag=True, help="Show and print the form that a solver may see.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
@@ -34,23 +36,18 @@ def command(
     one grading at a time: this one waits for its turn, also behind a `taskfactory run`. Exits with 0 if the submission
     passed, 1 if it failed, 3 if the environment is broken or, with --no-wait, in use.
     """
-    from contextlib import nullcontext
-
     from taskfactory.cli.show_result import show_run, watched
+    from taskfactory.cli.turn import turn
     from taskfactory.errors import UsageError
-    from taskfactory.fleet.leases import first_gpu
     from taskfactory.grader.cli import exit_code
     from taskfactory.grader.result import dumps, write_atomically
-    from taskfactory.grader.supervisor import resolve_device
     from taskfactory.grading import grade_submission, load, task_directory
 
     if result is not None and not result.parent.is_dir():
         raise UsageError(f"{result.parent}: no such directory, and it would be a pity to grade for nothing")
     with task_directory(task) as directory:
         facts = load(directory)
-        on_gpu = resolve_device(device) == "cuda"
-        turn = first_gpu(not no_wait, lambda text: click.echo(text, err=True)) if on_gpu else nullcontext()
-        with turn, watched(facts.name) as progress:
+        with turn(device, no_wait), watched(facts.name) as progress:
             tier = "unconfined" if allow_unconfined else require_tier
             graded, printed = grade_submission(
                 directory, submission, "grade", device, progress, calls=calls, require_tier=tier
