@@ -1,7 +1,7 @@
 """The report in Chromium: no console error, sorting, filtering, theme, keyboard, live updates, and axe's rules.
 
-Needs a Chromium, and playwright and axe from PyPI (extra `browser`). Long: `full`. `.ci/run pages` runs them, where a skip
-is a failure.
+Needs a Chromium, and playwright and axe from PyPI (extra `browser`). Long: `full`. `.ci/run pages` runs them; there a
+skip is a failure.
 """
 
 from __future__ import annotations
