@@ -16,9 +16,8 @@ from typing import TypeGuard
 
 import pytest
 
-from grader.toy import GOOD, grade_source, write_task
+from grader.toy import GOOD, grade_source, strays, write_task
 from taskfactory.grader import confine, supervisor
-from taskfactory.grader.processes import descendants
 from taskfactory.grader.result import Result, Status
 from taskfactory.grader.task import TaskError
 
@@ -188,10 +187,10 @@ def test_daemons_are_dead_before_the_result_exists(tmp_path: Path) -> None:
     )
     submission = tmp_path / "rows.py"
     submission.write_text(_submission(body))
-    before = descendants(os.getpid())
+    before = strays()
     result, printed = supervisor.grade(write_task(tmp_path / "task"), submission, "grade", "cpu")
     assert result.status is Status.PASSED, result.message
-    assert descendants(os.getpid()) <= before
+    assert strays() <= before
     daemons = [line.split()[1] for line in printed.splitlines() if line.startswith("daemon")]
     assert daemons
     assert not any(Path(f"/proc/{pid}").exists() for pid in daemons)
@@ -227,14 +226,14 @@ def test_a_broken_task_is_not_the_submissions_fault(tmp_path: Path) -> None:
 
 def test_a_killed_broker_is_an_infrastructure_error_and_leaves_nothing(tmp_path: Path) -> None:
     started = threading.Event()
-    before = descendants(os.getpid())
+    before = strays()
 
     def progress(step: str, done: int, total: int) -> None:
         if step == "verifying" and not started.is_set():
             started.set()
             broker = next(
-                pid for pid in descendants(os.getpid()) - before
-                if b"grader.broker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                pid for pid in strays() - before
+                if Path(f"/proc/{pid}/comm").read_text() == "grader.broker\n"
             )  # fmt: skip
             os.kill(broker, signal.SIGKILL)
 
@@ -242,7 +241,7 @@ def test_a_killed_broker_is_an_infrastructure_error_and_leaves_nothing(tmp_path:
     assert started.is_set()
     assert result.status is Status.INFRASTRUCTURE_ERROR
     assert "broker process died" in result.message
-    assert descendants(os.getpid()) <= before
+    assert strays() <= before
 
 
 def test_the_deadline_holds(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from taskfactory.grader import nursery
+from taskfactory.grader.processes import descendants
 from taskfactory.grader.result import Result
 from taskfactory.grader.supervisor import grade
 
@@ -85,3 +88,8 @@ def grade_source(tmp_path: Path, source: str, mode: str = "grade", **options: An
     submission = tmp_path / "rows.py"
     submission.write_text(source)
     return grade(write_task(tmp_path / "task"), submission, mode, "cpu", **options)[0]
+
+
+def strays() -> set[int]:
+    """Processes below this one that no grading should leave: all but the nurseries."""
+    return descendants(os.getpid()) - nursery.pids()

@@ -33,23 +33,17 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-class Child:
-    """A started process whose output is drained by a thread that keeps the last 64 KiB."""
+class Printing:
+    """A process whose output is drained by a thread that keeps the last 64 KiB."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, pass_fds: Sequence[int]) -> None:
-        self.process = subprocess.Popen(
-            argv, env=dict(env), cwd=cwd, pass_fds=pass_fds, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        assert self.process.stdout is not None
+    pid: int
+    """Process id."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
         self.kept = b""
-        self._drainer = threading.Thread(target=self._drain, args=(self.process.stdout,), daemon=True)
+        self._stream = stream
+        self._drainer = threading.Thread(target=self._drain, args=(stream,), daemon=True)
         self._drainer.start()
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self.process.pid
 
     def _drain(self, stream: IO[bytes]) -> None:
         while piece := os.read(stream.fileno(), 65536):
@@ -58,10 +52,26 @@ class Child:
     def finish(self) -> str:
         """Release everything and return what it printed last; call after its tree is dead."""
         self._drainer.join(timeout=2)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self.process.poll()  # reaped already by `kill_all`: lets subprocess notice
+        self._stream.close()
         return self.kept.decode("utf-8", "replace")
+
+
+class Child(Printing):
+    """A started program."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, pass_fds: Sequence[int]) -> None:
+        self.process = subprocess.Popen(
+            argv, env=dict(env), cwd=cwd, pass_fds=pass_fds, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.pid = self.process.pid
+        super().__init__(self.process.stdout)
+
+    def finish(self) -> str:
+        """As in `Printing`."""
+        self.process.poll()  # reaped already by `kill_all`: lets subprocess notice
+        return super().finish()
 
 
 def descendants(root: int) -> set[int]:

@@ -13,7 +13,6 @@ import json
 import os
 import select
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,19 +20,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import confine
-from .job import Job, Link, package_root
-from .processes import Child, descendants, kill_all
+from . import confine, nursery
+from .job import Job, Link
+from .nursery import Forked, NurseryError
+from .processes import descendants, kill_all
 from .result import Result, Status, from_json
 from .task import TaskError, load_task, read_submission
 
 Progress = Callable[[str, int, int], None]
-
-_BOOT = (
-    "import sys; sys.path[:0] = {path!r}; from importlib import import_module; "
-    "import_module({module!r}).main(sys.argv[1:])"
-)
-
 
 _BROKER_DIED = "the broker process died"
 
@@ -136,10 +130,13 @@ class Supervision:
         self.scratch = Path(tempfile.mkdtemp(prefix="run-", dir=scratch))
         self.result_path = self.scratch / "result.json"
         self.deadline = time.monotonic() + job.deadline_s
+        self.bases = {"worker": _worker_environment(job, Path("/nonexistent")), "broker": _trusted_environment(job)}
+        for role, base in self.bases.items():
+            nursery.nursery(role, base)  # it imports torch while the confinement is tried
         self.spare = descendants(os.getpid())  # a caller's other children are none of our business
         self.observed = observe(job.device)
         self.group = confine.control_group(f"taskfactory-{os.getpid()}")
-        self.worker: Child | None = None
+        self.worker: Forked | None = None
         self.printed = ""
         self.finished = False
         self.submission_started = False
@@ -147,23 +144,26 @@ class Supervision:
     def run(self) -> tuple[Result, str]:
         """Run to the end; processes are gone when this returns."""
         ours, theirs = socket.socketpair()
-        broker = Child(
-            _command("broker", [str(theirs.fileno())]),
-            _trusted_environment(self.job),
-            str(self.scratch),
-            [theirs.fileno()],
-        )
-        theirs.close()
+        broker, broker_output = None, ""
         try:
+            with theirs:
+                broker = self._fork(
+                    "broker", [str(theirs.fileno())], self.bases["broker"], self.scratch, [theirs.fileno()]
+                )
             message = self._serve(Link(ours), broker)
+        except NurseryError as error:
+            message = f"the broker could not be started: {error}"
         finally:  # an interrupt, or a `progress` that raises, must not leave processes either
             ours.close()
-            gone = kill_all(self.spare)
+            gone = kill_all(self.spare | nursery.pids())
             if self.worker is not None:
                 self.printed = self.worker.finish()
             if isinstance(self.group, confine.ControlGroup):
                 self.group.close()
-            broker_output = broker.finish()
+            if broker is not None:
+                broker_output = broker.finish()
+            if not confine.at_least(self.observed.tier, "confined"):
+                nursery.retire()  # nothing has lived beside an unconfined submission and is used again
         result = self._result(message, broker_output)
         result.confinement |= {"tier": self.observed.tier, "probe": self.observed.to_json()}
         result.confinement["control_group"] = self.group if isinstance(self.group, str) else "pids"
@@ -172,7 +172,10 @@ class Supervision:
         confine.remove_scratch(str(self.scratch))
         return result, self.printed
 
-    def _serve(self, link: Link, broker: Child) -> str:
+    def _fork(self, role: str, arguments: list[str], env: dict[str, str], cwd: Path, descriptors: list[int]) -> Forked:
+        return nursery.fork(role, self.bases[role], arguments, env, str(cwd), descriptors)
+
+    def _serve(self, link: Link, broker: Forked) -> str:
         """Do what the broker asks until it is finished; returns why it is not, or an empty string."""
         if not _sent(link, {"job": self.job.to_json(), "result_path": str(self.result_path)}):
             return _BROKER_DIED
@@ -217,9 +220,10 @@ class Supervision:
             "devices": _devices(self.job.device),
         }
         arenas = descriptors[4:] or [-1, -1]
-        argv = _command("worker", [*(str(fd) for fd in (*descriptors[:4], *arenas)), json.dumps(granted)])
+        arguments = [*(str(fd) for fd in (*descriptors[:4], *arenas)), json.dumps(granted)]
         try:
-            self.worker = Child(argv, _worker_environment(self.job, scratch), str(scratch), descriptors)
+            environment = _worker_environment(self.job, scratch)
+            self.worker = self._fork("worker", arguments, environment, scratch, descriptors)
             if isinstance(self.group, confine.ControlGroup):
                 self.group.add(self.worker.pid)
         except OSError as error:
@@ -234,8 +238,8 @@ class Supervision:
             "grade on a Linux with Landlock and seccomp, or allow an unconfined run and trust the submission"
         )
 
-    def _reap(self, broker: Child) -> dict[str, Any]:
-        gone = kill_all(self.spare | {broker.pid})
+    def _reap(self, broker: Forked) -> dict[str, Any]:
+        gone = kill_all(self.spare | nursery.pids() | {broker.pid})
         if self.worker is not None:
             self.printed = self.worker.finish() or self.printed
             self.worker = None
@@ -270,14 +274,6 @@ def _sent(link: Link, message: dict[str, Any]) -> bool:
     except OSError:
         return False
     return True
-
-
-def _command(module: str, arguments: list[str]) -> list[str]:
-    """A Python that reads no environment variables and no site configuration, with this process's path."""
-    root, package = package_root()
-    path = [root, *(entry for entry in sys.path if entry and entry != root)]
-    boot = _BOOT.format(path=path, module=f"{package}.{module}")
-    return [sys.executable, "-I", "-S", "-c", boot, *arguments]
 
 
 def _trusted_environment(job: Job) -> dict[str, str]:

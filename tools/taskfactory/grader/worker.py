@@ -71,7 +71,7 @@ class Worker:
         return Reply.IMPORT_ERROR if request is Request.IMPORT else Reply.RUNTIME_ERROR
 
     def initialise(self, setup: dict[str, Any]) -> None:
-        """Enter confinement, then start torch (and CUDA) and map the shared arenas."""
+        """Enter confinement, then start CUDA and map the shared arenas."""
         report = self._enter()
         import torch
 
@@ -98,7 +98,7 @@ class Worker:
         self.end.answer(Reply.OK, text=json.dumps(report))
 
     def _enter(self) -> dict[str, Any]:
-        """Confine this process, which has one thread and has imported nothing but the standard library so far."""
+        """Confine this process, which has one thread and has run nothing but imports so far."""
         if not self.granted["confine"]:
             return {}
         report = confine.enter(

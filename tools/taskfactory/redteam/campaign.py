@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from taskfactory.errors import InfrastructureError, TaskfactoryError
+from taskfactory.grader import nursery
 from taskfactory.grader.confine import remove_scratch
 from taskfactory.grader.processes import descendants, has_ended
 from taskfactory.grader.result import Result, Status, geometric_mean
@@ -211,7 +212,7 @@ def _graded(
             del os.environ["TASKFACTORY_BAIT"]
         found = bait.disturbed() + ([crash] if crash else [])
     # A zombie may have come from elsewhere: orphans of whatever else ran below this process end up as its children.
-    left = {pid for pid in descendants(os.getpid()) - before if not has_ended(pid)}
+    left = {pid for pid in descendants(os.getpid()) - before - nursery.pids() if not has_ended(pid)}
     return result, printed, found + [f"process {pid} is left" for pid in sorted(left)]
 
 

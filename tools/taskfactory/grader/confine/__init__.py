@@ -9,7 +9,7 @@ Standard library only, Linux only, relative imports only. `docs/security.md` exp
 from __future__ import annotations
 
 from .bwrap import bwrap_argv, bwrap_works
-from .confinement import enter, harden_trusted, seal
+from .confinement import enter, harden_trusted, resemble_new, seal
 from .limits import ControlGroup, Limits, control_group
 from .policy import (
     interpreter_readable,
@@ -41,6 +41,7 @@ __all__ = [
     "prepare_scratch",
     "probe_worker",
     "remove_scratch",
+    "resemble_new",
     "seal",
     "tier",
     "worker_environment",

@@ -29,7 +29,7 @@ def enter(
 ) -> Report:
     """Confine this process and everything it will start. Returns which layers took effect; see :func:`tier`.
 
-    Call it once, in the worker, while it has one thread and before it imports torch. `scratch` becomes the only place
+    Call it once, in the worker, while it has one thread and before it starts CUDA. `scratch` becomes the only place
     it may write, and its working directory; `readable` adds to the system's directories (:func:`interpreter_readable`
     and the modules still to be imported belong there); `devices` are the nodes of the leased GPU. Inherited descriptors
     are closed but for 0, 1, 2 and `keep`. What is below a `hidden` path cannot be read although something above it can.
@@ -171,3 +171,14 @@ def harden_trusted(*, subreaper: bool = False, no_new_privileges: bool = True) -
     if no_new_privileges and not caps.no_new_privileges():
         notes.append("no_new_privs could not be set")
     return tuple(notes)
+
+
+def resemble_new(name: str) -> None:
+    """After a fork from a hardened process: be dumpable, as a program just started, and be listed under `name`.
+
+    A process that is not dumpable does not own its entries in /proc, where CUDA names its threads. One with secrets
+    calls :func:`harden_trusted` itself.
+    """
+    with contextlib.suppress(OSError):
+        libc.prctl(libc.PR_SET_DUMPABLE, 1, 0, 0, 0)
+        libc.syscall("prctl", libc.PR_SET_NAME, name.encode(), 0, 0, 0)
