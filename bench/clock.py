@@ -39,7 +39,7 @@ def main() -> int:
             spread = f"{probe['ratio']:7.4f} {probe['half_width_ms']:9.4f}"
             print(f"{number:6} {launch['c_ms']:9.4f}  {work:24.24} {times} {spread}")
     for kind in result.clock["around"]:
-        between = "the reference" if kind["reference"] else "nothing"
+        between = {"full": "the reference", "small": "a small reference", "none": "nothing"}[kind["reference"]]
         times = f"c {kind['c_ms']:.4f} ms, half-width {kind['half_width_ms']:.4f} ms, {kind['call_ms']:.1f} ms a call"
         print(f"with {between} between trusted calls: {times}")
     print(f"drift of c between launches: {result.clock['c_drift_ms']:.4f} ms")

@@ -211,7 +211,7 @@ def test_the_clock_study_needs_no_submission(tmp_path: Path) -> None:
     result = supervisor.study_clock(write_task(tmp_path / "task"), "cpu", launches=2)
     assert result.status is Status.PASSED, result.message
     assert len(result.clock["launches"]) == 2
-    assert [kind["reference"] for kind in result.clock["around"]] == [True, False]
+    assert [kind["reference"] for kind in result.clock["around"]] == ["full", "small", "none"]
 
 
 def test_a_broken_task_is_not_the_submissions_fault(tmp_path: Path) -> None:

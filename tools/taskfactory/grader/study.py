@@ -29,6 +29,7 @@ MATMULS = ((4096, 1), (8192, 1), (8192, 3))
 CALLS = 24
 SETTLE_MS = (0.0, 2.0, 10.0, 30.0)
 """Durations of steady work before each call that are compared."""
+REFERENCES = ("full", "small", "none")
 WARM_UPS = 2
 
 
@@ -70,27 +71,27 @@ def _settling(grading: Grading, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _around(grading: Grading, plan: Plan) -> list[dict[str, Any]]:
-    """c with and without the reference between trusted calls, interleaved at random, and what a call of each takes."""
+    """c with the reference between trusted calls, with a small one and with none, at random, and what a call takes."""
     session = Session(grading.link, grading.workload.task, grading.job, grading.arenas, trusted=True)
     calls = CALLS if grading.job.device == "cuda" else 3
-    order = [reference for reference in (True, False) for _ in range(calls)]
+    order = [reference for reference in REFERENCES for _ in range(calls)]
     secrets.SystemRandom().shuffle(order)
     # What lies between two calls matters to the second: a call belongs to what the one before it did.
-    done: dict[bool, list[Exchange]] = {True: [], False: []}
-    seconds = {True: 0.0, False: 0.0}
-    before: bool | None = None
+    done: dict[str, list[Exchange]] = {reference: [] for reference in REFERENCES}
+    seconds = dict.fromkeys(REFERENCES, 0.0)
+    before = ""
     try:
-        for reference in [*([True] * WARM_UPS), *order]:
+        for reference in [*([REFERENCES[0]] * WARM_UPS), *order]:
             started = time.perf_counter()
             amount = probe_bytes(plan.unavoidable)
             exchange = grading.trusted_call(session, plan, "copy", amount, reference=reference)
             seconds[reference] += time.perf_counter() - started
-            if before is not None:
+            if before:
                 done[before].append(exchange)
             before = reference
     finally:
         session.close()
-    counts = {True: calls + WARM_UPS, False: calls}
+    counts = dict.fromkeys(REFERENCES, calls) | {REFERENCES[0]: calls + WARM_UPS}
     return [
         {
             "reference": kind, "c_ms": Overhead.of(exchanges).c_ms,
