@@ -88,6 +88,8 @@ def test_graded_shapes_are_only_in_the_private_view(store: Store) -> None:
     failed = next(e for e in public.entries if e.status is Status.INCORRECT)
     assert not any("77777" in public.render(path) for path in public.paths())
     assert "77777" in private.render(failed.page)
+    assert "out[0, 7]: 1, expected 2" in private.render(failed.page)
+    assert "expected 2" not in public.render(failed.page)
     assert "12345" not in public.render(failed.page)
     passed = next(e for e in public.entries if e.timed)
     for name in ("index.html", "task/row-scale.html", passed.page):
@@ -95,6 +97,55 @@ def test_graded_shapes_are_only_in_the_private_view(store: Store) -> None:
     assert "limit 0.6 ms" in private.render(passed.page)
     assert "Limit, ms" in private.render("task/row-scale.html")
     assert failed.status.meaning in public.render(failed.page)
+
+
+NOISY = "graded shape 5: the clock is too noisy here (delta 0.08 ms against a limit of 0.237 ms); is it busy? 3.5 ms"
+
+
+def test_a_message_that_tells_a_limit_is_private(tmp_path: Path) -> None:
+    store = sqlite_store(tmp_path / "r.db")
+    broken = invented_result(ROW_SCALE, None, status=Status.INFRASTRUCTURE_ERROR, message=NOISY)
+    fill(store, [("ann", "1", broken)])
+    public, private = (Site(store, Options(private=private)).render("result/1.html") for private in (False, True))
+    assert "graded shape 5: the clock is too noisy here; is it busy? …" in public
+    assert NOISY in private
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no GPU 3 here (exit status 1)", "no GPU 3 here (exit status 1)"),
+        ("took 1.5e-3 s, not 20us (see (2 ms))", "took …, not … (see)"),
+        ("5 shapes, 12 samples", "5 shapes, 12 samples"),
+    ],
+)
+def test_times_are_taken_out(text: str, shown: str) -> None:
+    assert words.without_times(text) == shown
+
+
+def failure(**fields: object) -> dict[str, object]:
+    return {"failure": {"kind": "correct", "ordinal": 1, "case": "", "message": "", **fields}}
+
+
+@pytest.mark.parametrize(
+    ("record", "place", "said"),
+    [
+        ({}, "", ""),
+        ({"message": "no such file"}, "", "no such file"),
+        ({"message": "It failed."}, "", ""),
+        (failure(message="correct shape 1: it failed"), "correct shape 1", ""),
+        (failure(message="correct shape 1, case ties: E 3", case="ties"), "correct shape 1, case ties", "E 3"),
+        (failure(message="ValueError: x"), "correct shape 1", "ValueError: x"),
+        (failure(kind="", message="the process ended"), "", "the process ended"),
+    ],
+)
+def test_a_reason_is_said_once(record: dict[str, object], place: str, said: str) -> None:
+    assert words.reason(record, "It failed.") == (place, said)
+
+
+def test_a_machine_without_a_gpu_is_called_a_cpu() -> None:
+    assert [words.device(name) for name in ("x86_64", "NVIDIA H200")] == ["CPU (x86_64)", "NVIDIA H200"]
 
 
 def test_strangers_text_stays_text(store: Store) -> None:

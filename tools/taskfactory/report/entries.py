@@ -8,6 +8,7 @@ from typing import Any
 
 from taskfactory.fleet.conditions import flags
 from taskfactory.grader.result import Status, from_json, geometric_mean
+from taskfactory.report.words import without_times
 from taskfactory.store.records import StoredResult
 
 
@@ -118,6 +119,8 @@ def record_of(stored: StoredResult, *, private: bool) -> dict[str, Any] | None:
             data = from_json(data).public_json()
         except (TypeError, ValueError):
             return None
+        if data["status"] == Status.INFRASTRUCTURE_ERROR:
+            data["message"] = without_times(data["message"])  # such as a limit, beside which the clock is too noisy
         data["shapes"] = [
             {name: shape[name] for name in _PUBLIC_OF_GRADED} if shape["kind"] == "graded" else shape
             for shape in data["shapes"]

@@ -67,12 +67,10 @@ class Site:
             if entry.judged:
                 by_task.setdefault(entry.task, []).append(entry)
         self.boards = {task: boards(found, self.options.merge) for task, found in sorted(by_task.items())}
-        self.tasks = {entry.task: self.store.task(entry.task_sha256) for entry in self._last_of_each_task()}
+        last = {entry.task: entry.task_sha256 for entry in self.entries}
+        self.tasks = {task: self.store.task(digest) for task, digest in sorted(last.items())}
         self.version = version
         return True
-
-    def _last_of_each_task(self) -> list[Entry]:
-        return list({entry.task: entry for entry in self.entries}.values())
 
     def paths(self) -> Iterator[str]:
         """All pages."""
@@ -164,7 +162,9 @@ class Site:
         text = self.store.source(entry.source_sha256).decode("utf-8", "replace") if self.options.with_source else None
         key = (entry.task, entry.submitter, entry.sample)
         same = [other for other in self.entries if (other.task, other.submitter, other.sample) == key]
+        place, said = words.reason(record or {}, entry.status.meaning)
         return {
+            "place": place, "said": said, "differences": _differences(record) if self.options.private else [],
             "entry": entry, "stored": stored, "record": record, "others": [e for e in same if e.id != number],
             "strips": _strips(record) if record and self.options.private else [], "source": text and words.source(text),
             "tier_text": words.TIERS.get(entry.tier, ""), "printed": stored.printed if self.options.private else "",
@@ -188,6 +188,16 @@ def _shape_span(shape: dict[str, Any]) -> Span:
     return Span(value, value / (1 + delta), value / max(1 - delta, 0.01))
 
 
+def _differences(record: dict[str, Any] | None) -> list[str]:
+    """The first entries of outputs that differ, in words; the private form alone has them."""
+    outputs = ((record or {}).get("failure") or {}).get("outputs", [])
+    return [
+        f"{output['name']}{found['index']}: {found['actual']}, expected {found['expected']}"
+        for output in outputs
+        for found in output.get("differences", [])
+    ]
+
+
 def _strips(record: dict[str, Any]) -> list[Markup]:
     """A distribution for each graded shape that was timed."""
     return [
@@ -206,7 +216,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "figure": words.figure, "fraction": words.fraction, "status": words.status_text, "slug": words.slug,
         "moment": words.moment, "share": share,
-        "duration": words.duration,
+        "duration": words.duration, "device": words.device,
     }  # fmt: skip
     environment.globals |= {"fraction_bar": fraction_bar, "shape_span": _shape_span}
     return environment

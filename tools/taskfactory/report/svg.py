@@ -12,8 +12,8 @@ from markupsafe import Markup, escape
 
 from taskfactory.report.entries import Span
 
-BAR_WIDTH, BAR_HEIGHT = 220, 18
-STRIP_WIDTH, STRIP_HEIGHT = 640, 74
+BAR_WIDTH, BAR_HEIGHT = 150, 18
+STRIP_WIDTH, STRIP_HEIGHT = 960, 78
 GATE_WIDTH, GATE_LEFT, GATE_RIGHT, GATE_ROW = 760, 158, 40, 30
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from markupsafe import Markup
 
@@ -20,6 +22,36 @@ TIERS = {
 def status_text(status: Status | str) -> str:
     """ "runtime_error" -> "runtime error"."""
     return str(status).replace("_", " ")
+
+
+def device(name: str) -> str:
+    """A GPU's name as it is; a machine without one names its architecture, and is called a CPU."""
+    return f"CPU ({name})" if name in ("x86_64", "aarch64", "arm64", "ppc64le", "riscv64") else name
+
+
+def reason(record: Mapping[str, Any], meaning: str) -> tuple[str, str]:
+    """Why a grading ended as it did: at which shape, or "", and what was said there beyond the status's `meaning`."""
+    failure = record.get("failure") or {}
+    place = f"{failure['kind']} shape {failure['ordinal']}" if failure.get("kind") else ""
+    if place and failure.get("case"):
+        place += f", case {failure['case']}"
+    said = str(failure.get("message") or record.get("message") or "").strip()
+    if place:
+        said = said.removeprefix(place).removeprefix(": ")
+    return place, "" if _plain(said) in _plain(meaning) else said
+
+
+def _plain(text: str) -> str:
+    return text.rstrip(".").lower()
+
+
+_TIME = r"\d ?(?:ns|us|µs|ms|s)\b"
+
+
+def without_times(text: str) -> str:
+    """A message without its times, which may tell a hidden shape; a remark in brackets with one goes whole."""
+    text = re.sub(rf"\s*\([^()]*{_TIME}[^()]*\)", "", text)
+    return re.sub(rf"[-+.\de]*{_TIME}", "…", text)
 
 
 def figure(value: float | None, digits: int = 4) -> str:

@@ -1,0 +1,159 @@
+"""The report of real gradings, and pictures of its pages: what README and docs show.
+
+    python bench/pages.py --out FOLDER            needs the extras fleet and browser, and a Chromium
+
+Into a store go the records of our solutions that were graded on a GPU (`--results`), of tasks and sources that are
+still the same, and gradings done now, on the CPU, of submissions that fail: the untouched starter, and three that
+cheat. Then FOLDER holds the store, the report in both forms, and a picture of every kind of page, light, dark and
+narrow. With `--docs` those that the documentation shows are renewed, in few colours so that they stay small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from taskfactory.altered import altered
+from taskfactory.fleet.plan import new_run, read_task
+from taskfactory.report.site import Options, Site, write_site
+from taskfactory.store.records import NewJob, NewResult, StoredTask, sha256
+from taskfactory.store.store import Store, open_store
+
+ROOT = Path(__file__).resolve().parents[1]
+FAILING = "cache-hit-skip-gate"
+"""The task whose failing submissions are graded: the quickest in the interpreter."""
+RENAMED = {"c_after_ms": "c_next_ms"}
+"""Fields of records whose name has changed since, with the same meaning; see bench/results/h200/README.md."""
+WIDTHS = {"wide": 1280, "narrow": 390}
+IN_DOCS = {
+    "leaderboard": ("public", "index-light-wide", (0, 1000)),
+    "task": ("public", "task-mixed-light-wide", (0, 1585)),
+    "submission": ("private", "result-passed-dark-wide", (0, 1112)),
+}
+"""Pictures in docs/images: which form of the report, which picture of it, and which rows of pixels at most."""
+COLOURS = 256
+
+
+def add_graded(store: Store, folder: Path) -> int:
+    """Keep the committed records of a folder; returns how many."""
+    records: list[tuple[StoredTask, bytes, dict[str, Any]]] = []
+    for path in sorted(folder.glob("*-*.json")):
+        record = json.loads(path.read_text("utf-8"))
+        if not path.stem.startswith(("graded-", "refused-")):
+            continue
+        task = read_task(record["task"])
+        module = json.loads(task.files["task.json"])["module"]
+        source = (ROOT / "solutions" / module).read_bytes()
+        if (record["spec_digest"], record["submission_sha256"]) != (task.spec_digest, f"sha256:{sha256(source)}"):
+            print(f"{path}: of another version of the task or of the solution; left out", file=sys.stderr)
+            continue
+        for shape in record["shapes"]:
+            for old, new in RENAMED.items():
+                if old in shape:
+                    shape[new] = shape.pop(old)
+        records.append((task, source, record))
+    records.sort(key=lambda each: str(each[2]["started_at"]))
+    store.add_tasks(task for task, _, _ in records)
+    store.add_sources(source for _, source, _ in records)
+    run = new_run("run", {"records": str(folder)})
+    store.add_run(run, [NewJob(task.content_sha256, sha256(source), "ours", "1") for task, source, _ in records])
+    for job, (_, _, record) in zip(store.jobs(run.id), records, strict=True):
+        text = json.dumps(record)
+        store.add_result(NewResult(job.id, 1, text, "", folder.parent.name, "", "not recorded", {}))
+    return len(records)
+
+
+def add_failing(store_path: Path, folder: Path) -> None:
+    """Grade, on the CPU, submissions that fail."""
+    task = read_task(FAILING)
+    facts = json.loads(task.files["task.json"])
+    oracle = (ROOT / "solutions" / facts["module"]).read_text("utf-8")
+    folder.mkdir()
+    found = altered(oracle, facts["func"])
+    del found["slow"]
+    found["starter"] = (ROOT / "build" / FAILING / "environment" / "app" / facts["module"]).read_text("utf-8")
+    rows = []
+    for name, text in found.items():
+        (folder / f"{name}.py").write_text(text, "utf-8")
+        rows.append({"task": FAILING, "submission": f"{name}.py", "who": name})
+    manifest = folder / "failing.jsonl"
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    command = [sys.executable, "-m", "taskfactory", "run", manifest, "--store", store_path, "--device", "cpu"]
+    subprocess.run([*map(str, command), "--allow-unconfined"], check=True)
+
+
+def kinds(site: Site) -> dict[str, str]:
+    """A path for each kind of page."""
+    passed = next(entry for entry in reversed(site.entries) if entry.timed and "based" in entry.task)
+    failed = next(entry for entry in site.entries if entry.judged and not entry.passed)
+    broken = next((entry for entry in site.entries if not entry.judged), failed)
+    who = next(path for path in site.paths() if path.startswith("who/ours"))
+    task = f"task/{passed.task}"
+    return {
+        "index": "index.html", "task": f"{task}.html", "readme": f"{task}-readme.html", "result-passed": passed.page,
+        "result-failed": failed.page, "result-broken": broken.page, "who": who, "runs": "runs.html",
+        "about": "about.html", "task-mixed": f"task/{FAILING}.html",
+    }  # fmt: skip
+
+
+def shoot(report: Path, pages: dict[str, str], out: Path) -> None:
+    """A picture of every page, whole, in both themes and two widths."""
+    from playwright.sync_api import sync_playwright
+
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    out.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        for scheme in ("light", "dark"):
+            for name, width in WIDTHS.items():
+                size = {"width": width, "height": 800}
+                page = browser.new_context(color_scheme=scheme, viewport=size, reduced_motion="reduce").new_page()
+                for kind, path in pages.items():
+                    page.goto((report / path).resolve().as_uri())
+                    page.screenshot(path=out / f"{kind}-{scheme}-{name}.png", full_page=True)
+        browser.close()
+
+
+def for_docs(pictures: Path, name: str, rows: tuple[int, int], out: Path) -> None:
+    """Cut a picture and keep few colours, so that it stays small."""
+    from PIL import Image
+
+    out.parent.mkdir(exist_ok=True)
+    with Image.open(pictures / f"{name}.png") as picture:
+        cut = picture.convert("RGB").crop((0, rows[0], picture.width, min(rows[1], picture.height)))
+        method = Image.Quantize.MAXCOVERAGE  # the default gives its colours to what covers much, and green turns grey
+        cut.quantize(COLOURS, method, dither=Image.Dither.NONE).save(out, optimize=True)
+    print(f"{out}: {out.stat().st_size // 1024} KiB", file=sys.stderr)
+
+
+def main() -> int:
+    """Store, report, pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results" / "h200" / "2026-12-01")
+    parser.add_argument("--docs", action="store_true", help="renew the pictures in docs/images")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    out.mkdir(parents=True)
+    store = open_store(str(out / "pages.db"), create=True)
+    print(f"{add_graded(store, arguments.results)} records of {arguments.results}", file=sys.stderr)
+    add_failing(out / "pages.db", out / "failing")
+    for name, private in (("public", False), ("private", True)):
+        site = Site(store, Options("Our solutions", private))
+        write_site(site, out / name)
+        shoot(out / name, kinds(site), out / f"{name}-pictures")
+    store.close()
+    if arguments.docs:
+        for name, (form, picture, rows) in IN_DOCS.items():
+            for_docs(out / f"{form}-pictures", picture, rows, ROOT / "docs" / "images" / f"{name}.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
