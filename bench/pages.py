@@ -1,11 +1,14 @@
 """The report of real gradings, and pictures of its pages: what README and docs show.
 
-    python bench/pages.py --out FOLDER            needs the extras fleet and browser, and a Chromium
+    python bench/pages.py --out FOLDER                 needs the extras fleet and browser, and a Chromium
+    python bench/pages.py --out FOLDER --long 5000     how a page copes with as many gradings of one task
 
 Into a store go the records of our solutions that were graded on a GPU (`--results`), of tasks and sources that are
 still the same, and gradings done now, on the CPU, of submissions that fail: the untouched starter, and three that
 cheat. Then FOLDER holds the store, the report in both forms, and a picture of every kind of page, light, dark and
 narrow. With `--docs` those that the documentation shows are renewed, in few colours so that they stay small.
+
+With `--long` one of the records stands in for all: its copies are made in memory, and sizes and seconds are printed.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import json
 import shutil
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +106,58 @@ def kinds(site: Site) -> dict[str, str]:
     }  # fmt: skip
 
 
+def chromium(playwright: Any) -> Any:
+    """The system's Chromium."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    return playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+
+
+def measure_long(site: Site, count: int, out: Path) -> None:
+    """Print what a task of `count` gradings costs: bytes and seconds of its own page and of one of the further ones."""
+    from playwright.sync_api import sync_playwright
+
+    one = next(entry for entry in site.entries if entry.timed)
+    site.entries = [
+        replace(one, id=k, submitter=f"copy {k % max(1, count // 20)}", sample=str(k)) for k in range(1, count + 1)
+    ]
+    for name in ("style.css", "script.js"):
+        (out / name).write_text(site.render(name), "utf-8")
+    with sync_playwright() as playwright:
+        browser = chromium(playwright)
+        page = browser.new_page()
+        for path in (f"task/{one.task}.html", *[p for p in site.paths() if p.startswith("gradings/task")][:1]):
+            started = time.monotonic()
+            text = site.render(path)
+            seconds = {"rendered": time.monotonic() - started}
+            (out / path).parent.mkdir(exist_ok=True)
+            (out / path).write_text(text, "utf-8")
+            page.goto("about:blank")
+            for step, action in (
+                ("loaded", lambda path=path: page.goto((out / path).resolve().as_uri())),
+                ("sorted", lambda: page.locator("#all th", has_text="Score").get_by_role("button").click()),
+                (
+                    "filtered",
+                    lambda: page.locator("#all").locator("xpath=../preceding-sibling::div[1]//input").fill("7"),
+                ),
+            ):
+                started = time.monotonic()
+                action()
+                page.evaluate("document.body.offsetHeight")  # until it is laid out
+                seconds[step] = time.monotonic() - started
+            rows = page.evaluate("document.querySelectorAll('#all tbody tr').length")
+            said = ", ".join(f"{step} in {value:.2f} s" for step, value in seconds.items())
+            print(f"{path}: {rows} rows, {len(text.encode()) // 1024} KiB, {said}")
+        browser.close()
+
+
 def shoot(report: Path, pages: dict[str, str], out: Path) -> None:
     """A picture of every page, whole, in both themes and two widths."""
     from playwright.sync_api import sync_playwright
 
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
     out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = chromium(playwright)
         for scheme in ("light", "dark"):
             for name, width in WIDTHS.items():
                 size = {"width": width, "height": 800}
@@ -138,11 +186,16 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results" / "h200" / "2026-12-01")
     parser.add_argument("--docs", action="store_true", help="renew the pictures in docs/images")
+    parser.add_argument("--long", type=int, metavar="COUNT", help="measure a task of so many gradings instead")
     arguments = parser.parse_args()
     out: Path = arguments.out
     out.mkdir(parents=True)
     store = open_store(str(out / "pages.db"), create=True)
     print(f"{add_graded(store, arguments.results)} records of {arguments.results}", file=sys.stderr)
+    if arguments.long:
+        measure_long(Site(store, Options("Copies of one grading")), arguments.long, out)
+        store.close()
+        return 0
     add_failing(out / "pages.db", out / "failing")
     for name, private in (("public", False), ("private", True)):
         site = Site(store, Options("Our solutions", private))

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from report.test_listing import crowded
 from store.invented import PAIR_SUM, ROW_SCALE, fill, invented_result, new_result, sqlite_store
 from taskfactory.fleet.plan import read_task
 from taskfactory.grader.result import Status
@@ -60,6 +61,12 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_site(Site(store, Options()), folder / "site")
     write_site(Site(store, Options(private=True)), folder / "private")
     store.close()
+    long = crowded(folder / "long", 5000)
+    long.store.close()
+    (folder / "site" / "gradings").mkdir()
+    for path in ("task/row-scale.html", "gradings/task-row-scale-2.html"):
+        target = folder / "site" / path.replace("row-scale", "crowded")
+        target.write_text(long.render(path).replace("task-row-scale", "task-crowded"), "utf-8")
     return folder / "site"
 
 
@@ -98,6 +105,7 @@ def test_axe_finds_nothing_on_any_kind_of_page(browser: Any, out: Path, scheme: 
         "result/1",
         "result/31",
         "result/32",
+        "gradings/task-crowded-2",
     ]
     wrong: list[tuple[str, str, list[str]]] = []
     paths = [out / f"{kind}.html" for kind in kinds] + [next((out / "who").glob("*.html"))]
@@ -130,6 +138,20 @@ def test_sorting_and_filtering(page: Any, out: Path) -> None:
     page.get_by_label("Filter All gradings of this task").fill("X86_64  model")
     assert column(page, "#all", 1) == ["Model C"]
     assert page.locator(".count", has_text="1 of 18 shown").is_visible()
+
+
+def test_five_thousand_gradings_of_a_task_are_sorted_and_filtered(page: Any, out: Path) -> None:
+    page.goto((out / "task" / "crowded.html").as_uri())
+    assert page.locator("#all tbody tr").count() == 500
+    assert page.evaluate("document.querySelectorAll('*').length") < 20_000
+    head = page.locator("#all th", has_text="Sample")
+    head.get_by_role("button").click()
+    assert column(page, "#all", 2)[:2] == ["sample 4501", "sample 4502"]
+    page.get_by_role("link", name="all 5000 gradings").click(no_wait_after=True, trial=True)
+    page.goto((out / "gradings" / "task-crowded-2.html").as_uri())
+    assert page.locator("#all tbody tr").count() == 1000
+    page.get_by_label("Filter Page 2 of all gradings").fill("m123")
+    assert column(page, "#all", 1) == ["m123"] * 2
 
 
 def test_the_theme_is_remembered(page: Any, out: Path) -> None:

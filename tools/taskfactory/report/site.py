@@ -21,6 +21,7 @@ from taskfactory.report import words
 from taskfactory.report.boards import Board, boards, overall
 from taskfactory.report.calibration import Calibration, calibrations, gates, share
 from taskfactory.report.entries import Entry, Span, entry_of, record_of
+from taskfactory.report.listing import Listing
 from taskfactory.report.svg import fraction_bar, strip
 from taskfactory.store.store import Store
 
@@ -77,9 +78,21 @@ class Site:
         yield from ("index.html", "runs.html", "about.html")
         yield from (f"task/{words.slug(task)}.html" for task in self.tasks)
         yield from (f"task/{words.slug(task)}-readme.html" for task, stored in self.tasks.items() if stored.readme)
-        yield from (f"who/{words.slug(name)}.html" for name in dict.fromkeys(e.submitter for e in self.entries))
+        yield from (f"who/{words.slug(name)}.html" for name in self._submitters())
         yield from (entry.page for entry in self.entries)
+        yield from (path for listing in self._listings() for path in listing.paths())
         yield from ASSETS
+
+    def _submitters(self) -> list[str]:
+        return list(dict.fromkeys(entry.submitter for entry in self.entries))
+
+    def _listings(self) -> list[Listing]:
+        """One for each task and each submitter."""
+        found: dict[tuple[str, str], list[Entry]] = {}
+        for entry in reversed(self.entries):
+            found.setdefault(("task", entry.task), []).append(entry)
+            found.setdefault(("who", entry.submitter), []).append(entry)
+        return [Listing(kind, name, entries) for (kind, name), entries in found.items()]
 
     def render(self, path: str) -> str:
         """The text of one page.
@@ -102,6 +115,8 @@ class Site:
             return self._page(path, "readme.html", self._task(names[stem.removesuffix("-readme")]))
         if folder == "who":
             return self._page(path, "who.html", self._who(stem))
+        if folder == "gradings":
+            return self._page(path, "gradings.html", self._gradings(path))
         if folder == "result" and stem.isdigit():
             return self._page(path, "result.html", self._result(int(stem)))
         raise KeyError(path)
@@ -141,7 +156,8 @@ class Site:
         if stored.content_sha256 not in self.calibrations:  # once: a spec may take a while to load
             self.calibrations[stored.content_sha256] = calibrations(stored, names=self.options.private)
         return {
-            "task": stored, "own": own, "found": found, "top": max([1.0, *tops]) * 1.02, "gates": gates(stored),
+            "task": stored, "listing": Listing("task", task, own[::-1]),
+            "found": found, "top": max([1.0, *tops]) * 1.02, "gates": gates(stored),
             "limits": next((entry for entry in reversed(own) if entry.limits_ms), None),
             "calibrations": self.calibrations[stored.content_sha256],
             "readme": words.markdown(stored.readme), "broken": sum(not entry.judged for entry in own),
@@ -151,7 +167,14 @@ class Site:
         own = [entry for entry in self.entries if words.slug(entry.submitter) == stem]
         if not own:
             raise KeyError(stem)
-        return {"submitter": own[0].submitter, "own": own}
+        return {"submitter": own[0].submitter, "own": own, "listing": Listing("who", own[0].submitter, own[::-1])}
+
+    def _gradings(self, path: str) -> dict[str, Any]:
+        for listing in self._listings():
+            if path in listing.paths():
+                number = listing.paths().index(path) + 1
+                return {"listing": listing, "number": number, "entries": listing.page(number)}
+        raise KeyError(path)
 
     def _result(self, number: int) -> dict[str, Any]:
         entry = next((entry for entry in self.entries if entry.id == number), None)
