@@ -1,7 +1,7 @@
 """The Dockerfiles of every bundle, read as Docker would: what they copy is there, and what is used later is made.
 
-There is no Docker where these tests run, so a Dockerfile is followed here step by step over a set of paths. What the base
-image brings is taken on trust; it is named by digest.
+There is no Docker where these tests run, so a Dockerfile is followed here step by step over a set of paths. What the
+base image brings is taken on trust; it is named by digest.
 """
 
 from __future__ import annotations
