@@ -7,6 +7,7 @@ comparison is ours, so tolerance and gates are kept.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -30,6 +31,9 @@ def export(file: SpecFile) -> Export:
     makers = ["_mk", *(f"case_{case.name}" for case in case_list(spec.cases_src))]
     makers += ["mix"] if spec.timed_src else []
     losses = [*ALWAYS_LOST, *_LOST]
+    odd = [name for name in spec.shape_names if not re.fullmatch("[a-zA-Z]+", name)]
+    if odd:
+        losses.append(f"The eval.py of most problem sets reads names of letters only, so not {', '.join(odd)}.")
     view = {
         "func": spec.func, "signature": spec.signature, "names": spec.shape_names, "makers": makers,
         "outputs": spec.tuple_names or ("out",), "tol": spec.tol, "kappa": spec.tile_kappa,

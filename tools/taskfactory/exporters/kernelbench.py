@@ -12,6 +12,8 @@ _LOST = (
     "A problem has one shape, so every measure shape becomes a problem of its own.",
     "The tolerance is KernelBench's own, one per precision, elementwise; tile and region gates have no place.",
     "Cases, which vary the inputs for correctness only, have no place.",
+    "KernelBench casts every input tensor to one precision: Model turns integers and flags back, and so must every "
+    "ModelNew; bf16 rounds integers above 256, so the precision has to be fp32.",
     "Canonical work and the metric have no place: KernelBench reports a speed-up over eager PyTorch.",
 )
 
