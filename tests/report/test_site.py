@@ -112,6 +112,19 @@ def test_a_message_that_tells_a_limit_is_private(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_record_of_another_grader_is_not_shown_in_part(tmp_path: Path) -> None:
+    store = sqlite_store(tmp_path / "r.db")
+    fill(store, [("ann", "1", invented_result(ROW_SCALE, 0.5))])
+    text = store.result(1).record.replace('"score_ms"', '"a_field_of_another_version"')
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TRIGGER IF EXISTS result_no_update")
+        connection.exec_driver_sql("UPDATE result SET record = ?", (text,))
+    page = Site(store, Options()).render("result/1.html")
+    assert "another version of the grader" in page
+    assert "77777" not in page
+    store.close()
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
