@@ -85,7 +85,7 @@ class Gates:
         if known:
             return known[-1]
         for _ in range(ATTEMPTS):
-            if self.deadline is not None and time.monotonic() + self._guess(name) > self.deadline:
+            if self.deadline is not None and time.monotonic() + self._guess(bundle.name, name) > self.deadline:
                 return None
             row = key | self._graded(bundle, text)
             self.rows.append(row)
@@ -97,9 +97,12 @@ class Gates:
             print(f"no reward: {bundle.name} {name}: {row['message']}", file=sys.stderr, flush=True)
         return None
 
-    def _guess(self, name: str) -> float:
-        """Seconds that a submission of this kind may take: somewhat more than any did, whatever the task."""
-        return 1.2 * max((row["seconds"] for row in self.rows if row["submission"] == name), default=FIRST_GUESS_S)
+    def _guess(self, bundle: str, name: str) -> float:
+        """Seconds that a submission may take: more than any of its kind did, and the slow one twice its oracle's."""
+        seconds = [row["seconds"] for row in self.rows if row["submission"] == name] or [FIRST_GUESS_S]
+        if name == "slow":
+            seconds += [2 * r["seconds"] for r in self.rows if (r["bundle"], r["submission"]) == (bundle, "oracle")]
+        return 1.2 * max(seconds)
 
     def _graded(self, bundle: Path, text: str) -> Row:
         started = time.monotonic()
