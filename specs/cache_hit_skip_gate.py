@@ -290,9 +290,11 @@ an error of about {{ graded.one_token_error | digits(4) }} at the graded sizes.
 In timed calls and in some of the variants listed below, NaN or infinities stand where a stream must not be read. An
 arithmetic select, `flag * (x + c) + (1 - flag) * y`, lets them through.
 
-Three mistakes, as the larger `E` of the two outputs, measured on the CPU at the correctness shapes (seeds 0 to 2): one
-flag for a whole request scores 0.70 to 1.2, treating every block as missed 0.97 to 2.6, and blocks that begin one token
-late 0.033 to 0.24.""",
+Three mistakes that are rejected: one flag for a whole request, treating every block as missed, and blocks that begin one
+token late.{% if certificate %} As the larger `E` of the two outputs, with the default inputs at the correctness shapes,
+they score up to {{ certificate.ablations.one_flag_per_request.default.max }},
+{{ certificate.ablations.always_refresh.default.max }} and {{ certificate.ablations.boundary_one_late.default.max }}
+(measured on {{ certificate.devices }}).{% endif %}""",
     perf_md="""**Read the flag first.** It is constant over `block * D` consecutive values, {{ graded.block_values.min | thousands }}
 or more. Give every program a range of tokens inside one block of one request: it loads one byte, branches once, and
 then runs a loop without divergence that touches two input streams. A select on loaded values, `where(flag, x + c, y)`,
@@ -311,9 +313,10 @@ memory system wants, and to balance the work when a request has few blocks or a 
 
 **The answer is unique.** Each computed value is one sum or difference of two bf16 numbers. bf16 has 8 significant bits
 and fp32 has 24. Since 24 is at least 2 · 8 + 2, rounding a sum to fp32 and then to bf16 gives the same number as
-rounding the exact sum to bf16 at once. Arithmetic in bf16, fp32 and float64 therefore agrees in every bit: two
-independent implementations, one in bf16 and one in float64, have `E` = 0 on all correctness shapes and cases (measured
-on the CPU).
+rounding the exact sum to bf16 at once. Arithmetic in bf16, fp32 and float64 therefore agrees in every bit.{% if certificate %}
+Two independent implementations, one in bf16 and one in float64, have an `E` of
+{{ certificate.honest_error }} on all shapes and cases that were measured, and of {{ certificate.mutants }} damaged
+references judged by their values {{ certificate.rejected }} are rejected (on {{ certificate.devices }}).{% endif %}
 
 The tolerance {{ tol }} is therefore no allowance for rounding. It is set low so that a mistake in few tokens is still
 seen in a large tensor. Formats narrower than bf16 cannot represent the answer and have no use here.""",

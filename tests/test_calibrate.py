@@ -137,14 +137,16 @@ def test_a_certificate_is_read_back_and_goes_stale(toy, data):
 def test_what_validate_says_of_certificates(toy, data, tmp_path):
     fresh = load_spec(specimens.write(tmp_path, specimens.text()))
     assert check_certificates(fresh) == []
-    assert [(f.code, f.severity) for f in check_certificates(fresh, release=True)] == [("TF702", "error")]
+    missing = [("TF702", "error"), ("TF708", "warning")]
+    assert [(f.code, f.severity) for f in check_certificates(fresh, release=True)] == missing
     (tmp_path / "certificates").mkdir()
     assert [(f.code, f.severity) for f in check_certificates(fresh)] == [("TF702", "warning")]
     path = certificate_path(fresh, "cpu")
     write_certificate(path, data)
     unsound = check_certificates(fresh)
-    assert {f.code for f in unsound} <= {"TF704"}
-    assert len(unsound) == len(data["verdict"]["problems"])
+    # Measured in this process: at one shape, with one seed, and without the sections on work and graded shapes.
+    assert {f.code for f in unsound} == {"TF709"} | ({"TF704"} if data["verdict"]["problems"] else set())
+    assert sum(f.code == "TF704" for f in unsound) == len(data["verdict"]["problems"])
     assert [f.code for f in check_certificates(changed(fresh, tol=0.5))] == ["TF703"]
     path.write_text('{"schema": 1}')
     assert [f.code for f in check_certificates(fresh)] == ["TF705"]
@@ -166,8 +168,14 @@ def test_survivors_must_be_named_and_explained(tmp_path):
 def test_pictures_show_every_subject(data):
     svg = draw_svg(data)
     assert svg.startswith("<svg")
-    assert svg.count("<circle") == sum("use" in e for e in data["subjects"].values()) + data["mutants"]["by_values"]
+    ends = sum(data["recommended"]["gap"][end] is not None for end in ("honest", "wrong"))
+    subjects = sum("use" in e for e in data["subjects"].values())
+    assert svg.count("<circle") == subjects + data["mutants"]["by_values"] + ends
+    assert "recommended (dashed): tol" in svg
     text = show(data)
+    axis = next(line for line in text.split("\n") if line.split()[:1] == ["E"])
+    assert set(axis.replace("E", "", 1)) <= set(" ·htrw#")
+    assert {"h", "t"} <= set(axis)
     assert "mutation" in problems({**data, "mutants": {**data["mutants"], "score_by_values": 0.5}})
     for word in ("alternates", "ablations", "share of a gate", "recommended"):
         assert word in text

@@ -15,17 +15,17 @@ from taskfactory.calibrate import sections
 from taskfactory.calibrate.beyond import NO_ALTERNATE, Beyond
 from taskfactory.calibrate.certificate import certificate_path, write_certificate
 from taskfactory.calibrate.certify import content
+from taskfactory.calibrate.gradings import Clock, clock_of
 from taskfactory.calibrate.measure import Bench, positions
-from taskfactory.calibrate.quality import judge_shapes
+from taskfactory.calibrate.quality import judge_shapes, large_shapes
 from taskfactory.calibrate.run import Budget, Readings, SampleKey, _Listener
 from taskfactory.calibrate.screen import Screen
-from taskfactory.calibrate.sections import Examined, examine, shapes_section, timed_shapes
+from taskfactory.calibrate.sections import Examined, examine, shapes_section
 from taskfactory.calibrate.tables import scores_table, shapes_table, summary, terminal
 from taskfactory.calibrate.verdict import judge
 from taskfactory.checks.certificates import check_certificates
 from taskfactory.checks.lab import Lab
 from taskfactory.checks.watch import Ending
-from taskfactory.cli.calibrate import _delta_ms
 from taskfactory.errors import UsageError
 from taskfactory.load import SpecFile, load_spec
 
@@ -46,8 +46,13 @@ def sized(file: SpecFile) -> Examined:
     return Examined(rows=rows, memory=memory)
 
 
-def problems(file: SpecFile, survivors=None, found: Examined | None = None, **options) -> str:
-    section = shapes_section(file, found or sized(file), **options)
+def clock(file: SpecFile, delta_ms: float) -> Clock:
+    """The same delta at every graded shape."""
+    return Clock((delta_ms,) * len(file.spec.grader_shapes), "a grading on X")
+
+
+def problems(file: SpecFile, survivors=None, found: Examined | None = None, delta_ms: float | None = None) -> str:
+    section = shapes_section(file, found or sized(file), clock=None if delta_ms is None else clock(file, delta_ms))
     return " | ".join(judge_shapes({"graded_shapes": section}, survivors or {})[0])
 
 
@@ -56,10 +61,20 @@ def test_the_toys_shapes_serve_and_small_ones_do_not(toy):
     assert problems(toy, delta_ms=0.003) == ""
     few = changed(toy, grader_shapes=((512, 512), *toy.spec.grader_shapes[1:]))
     said = problems(few, delta_ms=0.003)
-    assert "is under 20 deltas" in said
+    assert "deltas of 0.003 ms, under 20" in said
     assert "working set of 1 MB at graded shape 1 is under 4 L2 caches of 60 MB" in said
     assert "512" not in said, "a graded shape is told by its number"
-    assert "is under 20 deltas of 1 ms" in problems(toy, delta_ms=1.0)
+    assert "deltas of 1 ms, under 20" in problems(toy, delta_ms=1.0)
+
+
+def test_each_graded_shape_has_its_own_delta(toy):
+    deltas = [0.003] * len(toy.spec.grader_shapes)
+    deltas[1] = 1.0
+    section = shapes_section(toy, sized(toy), clock=Clock(tuple(deltas), "a grading on X"))
+    (said,) = judge_shapes({"graded_shapes": section}, {})[0]
+    assert "at graded shape 2" in said
+    assert "at graded shape 1" not in said
+    assert section["delta_from"] == "a grading on X"
 
 
 def test_each_fault_is_explained_by_its_own_name(toy):
@@ -67,7 +82,7 @@ def test_each_fault_is_explained_by_its_own_name(toy):
     reasons = {"shapes.working_set": "it is there to measure the L2"}
     said = problems(few, reasons, delta_ms=0.003)
     assert "working set" not in said
-    assert "is under 20 deltas" in said
+    assert "under 20" in said
     assert "shapes.regime" in said
     reasons |= {"shapes.duration": "the clock is quiet enough", "shapes.regime": "one is small on purpose"}
     assert problems(few, reasons, delta_ms=0.003) == ""
@@ -91,7 +106,7 @@ def test_our_graded_shapes_serve_on_an_h200_by_the_formulas():
 
 
 def test_ranks_of_measured_and_graded_scores(toy):
-    shapes = timed_shapes(toy)
+    shapes = large_shapes(toy.spec)
     assert [kind for kind, _ in shapes[:4]] == ["graded", "measure", "graded", "measure"]
     found = sized(toy)
     found.device = {"l2_bytes": 60_000_000, "ceilings": {"copy_gbps": 4000.0, "matmul_tflops": 700.0}}
@@ -117,7 +132,7 @@ def test_ranks_of_measured_and_graded_scores(toy):
 def test_scores_are_means_over_shapes_that_all_have(toy):
     found = sized(toy)
     found.device = {"l2_bytes": 60_000_000, "ceilings": {"copy_gbps": 4000.0, "matmul_tflops": 700.0}}
-    for place in range(len(timed_shapes(toy))):
+    for place in range(len(large_shapes(toy.spec))):
         found.times["solution", place] = 1.0
         if place < 2:
             found.times["reference", place] = 2.0
@@ -216,9 +231,33 @@ def test_a_spent_budget_is_told_for_everything_left(toy):
 
 def test_a_subject_that_has_spent_its_share_is_left_out_at_the_next_shape(toy):
     file = changed(toy, grader_shapes=(EXTRA,))
-    samples, readings, gaps = bench(file, Beyond(spent_s={"alternates.two_sums": 99.0}), kinds=("float64", "alternate"))
-    assert gaps == {("alternates.two_sums", samples[-1].index): "out of time"}
-    assert [r.subject for r in readings if r.sample == samples[-1].index] == ["reference.float64"]
+    spent = Beyond(spent_s={"reference.float64": 99.0, "alternates.two_sums": 99.0})
+    samples, readings, gaps = bench(file, spent, kinds=("float64", "alternate"))
+    assert gaps == {("reference.float64", samples[-1].index): "out of time"}
+    assert [r.subject for r in readings if r.sample == samples[-1].index] == ["alternates.two_sums"]
+
+
+def test_each_large_shape_has_its_slice_of_the_budget_and_honest_work_comes_first(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("taskfactory.calibrate.beyond.time.monotonic", lambda: now[0])
+    beyond = Beyond(budget_s=40.0, samples=[7, 8, 9, 10])
+    assert beyond.refuses("ablations.a", 7) == ""
+    now[0] = 111.0
+    assert beyond.refuses("ablations.a", 7) == "out of time"
+    assert beyond.refuses("alternates.a", 7) == ""
+    assert beyond.refuses("reference", 8) == ""
+    assert beyond.refuses("mutants.a", 8) == ""
+    now[0] = 139.0
+    assert beyond.refuses("ablations.a", 10) == ""
+    now[0] = 141.0
+    assert beyond.refuses("alternates.a", 10) == "out of time"
+
+
+def test_memory_of_a_failed_call_is_given_back_before_the_next(toy, monkeypatch):
+    freed = []
+    monkeypatch.setattr(Bench, "_free", lambda self: freed.append(True))
+    bench(failing(toy, 'torch.OutOfMemoryError("too large")'), Beyond(), kinds=("float64", "alternate"))
+    assert len(freed) == 2, "before the large shape, and behind the gap"
 
 
 def test_a_process_that_ends_at_a_graded_shape_is_no_verdict(toy):
@@ -258,7 +297,7 @@ def test_mutants_that_raise_on_the_cpu_do_not_reach_the_gpu(toy):
 def test_validate_tells_of_graded_shapes(tmp_path):
     file = load_spec(specimens.write(tmp_path, specimens.text()))
     found = sized(file)
-    data = content(file, measured(file, shapes=[SHAPE]), found, delta_ms=1.0)
+    data = content(file, measured(file, shapes=[SHAPE]), found, clock=clock(file, 1.0))
     assert "TF707" not in {f.code for f in check_certificates(file)}
     write_certificate(certificate_path(file, "cpu"), data)
     assert {f.field for f in check_certificates(file) if f.code == "TF707"} == {"grader_shapes"}
@@ -267,17 +306,38 @@ def test_validate_tells_of_graded_shapes(tmp_path):
     assert summary(data)[4].endswith("δ")
 
 
-def test_delta_comes_from_a_grading(tmp_path):
+def graded(file: SpecFile, delta_ms: float, **changes) -> str:
+    """A result of the grader, as far as calibration reads it."""
+    work = [file.formulas().call("canonical_work", *shape) for shape in file.spec.grader_shapes]
+    shapes = [{"kind": "graded", "delta_ms": delta_ms, "work": count} for count in work]
+    result = {"task": file.spec.name, "status": "passed", "timed": True, "started_at": "2026-01-01T00:00:00Z"}
+    result |= {"environment": {"device": "X"}, "shapes": [{"kind": "correct", "delta_ms": None}, *shapes]}
+    return json.dumps(result | changes)
+
+
+def test_delta_comes_from_a_grading(toy, tmp_path):
     path = tmp_path / "result.json"
-    graded = [{"kind": "graded", "delta_ms": delta_ms} for delta_ms in (0.02, 0.03)]
-    path.write_text(json.dumps({"shapes": [{"kind": "correct", "delta_ms": None}, *graded]}))
-    assert _delta_ms(path) == 0.03
-    path.write_text('{"shapes": []}')
+    path.write_text(graded(toy, 0.03))
+    assert clock_of(path, toy) == clock(toy, 0.03)
+    with pytest.raises(UsageError, match="are not those of"):
+        clock_of(path, changed(toy, grader_shapes=(EXTRA,)))
+    path.write_text(graded(toy, 0.03, shapes=[]))
     with pytest.raises(UsageError, match="no graded shape has a delta"):
-        _delta_ms(path)
+        clock_of(path, toy)
     path.write_text("[]")
     with pytest.raises(UsageError, match="not a result"):
-        _delta_ms(path)
+        clock_of(path, toy)
+
+
+def test_of_a_folder_the_newest_result_that_passed_counts(toy, tmp_path):
+    (tmp_path / "a.json").write_text(graded(toy, 0.01, started_at="2026-01-02T00:00:00Z"))
+    (tmp_path / "b.json").write_text(graded(toy, 0.02))
+    (tmp_path / "refused.json").write_text(graded(toy, 0.5, status="noisy", started_at="2026-01-03T00:00:00Z"))
+    (tmp_path / "other.json").write_text(graded(toy, 0.5, task="another", started_at="2026-01-03T00:00:00Z"))
+    (tmp_path / "broken.json").write_text("{")
+    assert clock_of(tmp_path, toy).deltas_ms[0] == 0.01
+    with pytest.raises(UsageError, match="no passed and timed result of based-forward"):
+        clock_of(tmp_path, ours("based-forward"))
 
 
 @pytest.mark.gpu

@@ -81,8 +81,12 @@ def test_late_rows_of_based_in_fp8():
     late = lab(task).variant("ablations.fp8_late_rows")
     found = rejected_by(task, late)
     assert len(found) == 2
-    assert all("" in cases for cases in found.values())
-    assert timed_use(task, late) > 1.9
+    assert all({"", "even_values"} <= set(cases) for cases in found.values())
+    args = lab(task).inputs(lab(task).spec.correct_shapes[0], "even_values", SEED)
+    expected = (lab(task).reference(*args),)
+    judged = lab(task).judge(expected, (late(*args),), lab(task).regions(args, expected))
+    assert judged.use > 5, "each result is rounded by a seventeenth"
+    assert timed_use(task, late) > 2.5
     coarse, reference = rounding("fp8"), lab(task).reference
 
     def late_values(q, k, v, scale=None):
@@ -90,7 +94,7 @@ def test_late_rows_of_based_in_fp8():
         out[:, :64] = reference(*(x[:, :64] for x in (q, k, v)), scale)
         return out
 
-    assert timed_use(task, late_values) > 1.7
+    assert timed_use(task, late_values) > 2.2
 
 
 def test_the_energy_of_timed_based_is_in_its_late_tokens():
@@ -230,3 +234,17 @@ def test_moved_tiles_cover_the_canvas_with_the_overlap_that_the_floor_asks_for(s
 @pytest.mark.parametrize("task", ["based-forward", "conv3d-tiled-decode-blend", MLA, MASK])
 def test_the_references_own_answer_passes(task):
     assert rejected_by(task, lab(task).reference) == {}
+
+
+@pytest.mark.parametrize("case", ["wide_range", "long_tail_keys"])
+def test_an_honest_kernel_of_based_is_not_failed_by_an_unlucky_draw(case):
+    """Where a single key dominates a row and is nearly orthogonal to the query, rounding it is an error of any size.
+
+    With keys over twelve octaves, one draw in sixty failed honest work; as they are now, none in hundreds comes near.
+    """
+    bench = lab("based-forward")
+    honest, shape = bench.variant("alternates.packed_bf16"), (1, 512, 6, 8, 128)
+    for seed in range(24):
+        args = bench.inputs(shape, case, seed)
+        expected = (bench.reference(*args),)
+        assert bench.judge(expected, (honest(*args),), bench.regions(args, expected)).use < 1 / 1.5

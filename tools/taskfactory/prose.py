@@ -206,14 +206,16 @@ def context(file: SpecFile) -> dict[str, Any]:
         "tol": Figure(spec.tol),
         "kappa": Figure(spec.tile_kappa),
         "epsilon": Figure(spec.tile_epsilon),
-        "certificate": _certificate(file),
+        "regions": _regions(file),
+        "certificate": prose_figures(file),
     }
 
 
-def _certificate(file: SpecFile) -> Mapping[str, Any] | None:
-    """What calibration has found, where there is a certificate: see `calibrate.certificate.prose_figures`."""
-    figures = prose_figures(file)
-    return figures and {key: Figure(v) if isinstance(v, float) else v for key, v in figures.items()}
+def _regions(file: SpecFile) -> Mapping[str, str]:
+    """The tolerance of each declared region that is spelt out, as it is printed."""
+    from taskfactory.describe import region_list  # which prints numbers as this module does
+
+    return {region.name: region.tol for region in region_list(file.spec.regions_src)}
 
 
 def render_field(file: SpecFile, field: str, names: Mapping[str, Any]) -> str:

@@ -138,7 +138,10 @@ class TaskSpec:
     # What makes it trustworthy. Optional in form; leaving them out is a warning.
     derived_src: StrictStr | None = None
     """Defines `derived(*shape_names) -> dict[str, number]` and/or `claims(*shape_names) -> dict[str, bool]`. Derived
-    values may be used in prose; a claim's key is the sentence it backs, and it must hold at every graded shape."""
+    values may be used in prose; a claim's key is the sentence it backs, and it must hold at every graded shape. May
+    also define `reference_flops(*shape_names)`, what torch's FLOP counter sees in the reference, and
+    `touched_bytes(*shape_names)`, the bytes of inputs and outputs that the result depends on, where these are not
+    those of `canonical_work`: calibration holds both against what it counts."""
     floor_src: StrictStr | None = None
     """Defines `floor(*shape_names) -> (bytes, flops)`: unique bytes and FLOPs no implementation can avoid."""
     timed_src: StrictStr | None = None
@@ -156,8 +159,11 @@ class TaskSpec:
     ablations: Sources = Field(default_factory=dict)
     """The reference with one feature left out: name -> source of a function of that name. Must fail."""
     survivors: Sources = Field(default_factory=dict)
-    """What calibration finds too close to call, and why that is accepted: name as in the certificate (`mutants.<name>`,
-    `ablations.<name>`, `precision.<name>`) -> explanation."""
+    """What calibration finds too close to call, and why that is accepted: name -> explanation. Names are those of the
+    certificate, `mutants.<name>`, `ablations.<name>` and `precision.<name>`; `work.flops` and `work.bytes`, for counts
+    that differ from the formulas; and of graded shapes `shapes.duration` (short for the clock),
+    `shapes.working_set` (small for the L2), `shapes.memory` (large for the device) and `shapes.regime` (unlike the
+    shapes of `measure.py`)."""
 
     # Who and which.
     authors: Names = ()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
+USABLE = 0.95
+"""Share of a GPU's memory that calibrations may fill together; contexts and libraries take the rest."""
 BEYOND_S = 10.0
 """What a subject may take at one of them, mutants apart, which have a limit of their own."""
 SUBJECT_S = 15.0
-"""What a subject may have taken at all of them before it is left out at the next: none spends what all share."""
+"""What a subject may have taken at all of them before it is left out at the next, so that none spends what all share;
+alternates apart."""
 NO_ALTERNATE = "no alternate to compare it with"
 """Why a mutant is not run where nothing says how far honest work comes."""
 HARMLESS = ("out of ", NO_ALTERNATE)
@@ -23,6 +26,8 @@ class Beyond:
 
     budget_s: float = math.inf
     """Seconds for all of them together, from the first on."""
+    samples: Sequence[int] = ()
+    """The samples there, in order. Each has an equal slice of the budget; what one leaves goes to the next."""
     lost: Container[tuple[str, int]] = ()
     """(subject, sample) that ended an earlier process; "reference" for the sample itself."""
     gap: Callable[[str, int, str], None] = lambda subject, sample, reason: None
@@ -35,9 +40,16 @@ class Beyond:
 
     def refuses(self, subject: str, sample: int) -> str:
         """Why a subject is not run; empty if it may."""
+        now = time.monotonic()
         if math.isinf(self._ends):
-            self._ends = time.monotonic() + self.budget_s
+            self._ends = now + self.budget_s
         if (subject, sample) in self.lost:
             return "its process ended"
-        late = time.monotonic() > self._ends or self.spent_s.get(subject, 0.0) > SUBJECT_S
+        if subject == "reference" or subject.startswith("alternates."):  # without these a shape says nothing
+            return "out of time" if now > self._ends else ""
+        slice_ends = self._ends
+        if sample in self.samples and math.isfinite(self.budget_s):
+            left = len(self.samples) - 1 - self.samples.index(sample)
+            slice_ends -= self.budget_s * left / len(self.samples)
+        late = now > slice_ends or self.spent_s.get(subject, 0.0) > SUBJECT_S
         return "out of time" if late else ""

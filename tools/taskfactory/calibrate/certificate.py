@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from taskfactory.calibrate.figures import number
+from taskfactory.calibrate.quoted import Short, quotable
 from taskfactory.calibrate.verdict import Verdict, honest_use, judge, wrong_use
 from taskfactory.errors import UsageError
 from taskfactory.load import SpecFile
 from taskfactory.spec import TaskSpec
 
-SCHEMA = 1
+SCHEMA = 2
+"""Of the files; 2 has figures on timed inputs, and delta for each graded shape."""
 DEVICES = ("cpu", "cuda")
 _MEASURED = (
     "reference_imports", "flops_src", "reference_src", "make_inputs_src", "timed_src", "cases_src", "regions_src",
@@ -137,22 +139,28 @@ def certificates_of(file: SpecFile) -> list[Certificate]:
 def prose_figures(file: SpecFile) -> dict[str, Any] | None:
     """What prose may quote as `certificate.NAME`: the worst figures over the devices; None without a certificate.
 
-    `honest_error` is the largest E of an alternate, `honest_margin` how many times it would fit below a gate,
-    `wrong_margin` how far beyond a gate the nearest ablation or trivial answer is (absent if all are exactly wrong).
+    `mutants` were judged by their values, `rejected` of them rejected. `honest_error` is the largest E of an alternate,
+    `honest_margin` how many times it would fit below a gate (absent if it is exact), `wrong_margin` how far beyond a
+    gate the nearest ablation or trivial answer is (absent if all are exactly wrong). Single subjects are quoted by
+    their names, see `calibrate.quoted`.
     """
-    summaries = [certificate.summary() for certificate in certificates_of(file)]
-    if not summaries:
+    certificates = certificates_of(file)
+    if not certificates:
         return None
+    summaries = [certificate.summary() for certificate in certificates]
     use = max(summary["honest_use"] for summary in summaries)
+    least = min(summaries, key=lambda summary: (summary["mutation_score"], summary["mutants"]))
     wrong = [summary["wrong_use"] for summary in summaries if summary["wrong_use"] is not None]
     figures: dict[str, Any] = {
         "devices": " and ".join(summary["machine"] for summary in summaries),
-        "honest_error": max(summary["honest_error"] for summary in summaries),
-        "mutants": min(summary["mutants"] for summary in summaries),
-        "mutation_score": min(summary["mutation_score"] for summary in summaries),
+        "honest_error": Short(max(summary["honest_error"] for summary in summaries)),
+        "mutants": least["mutants"],
+        "rejected": least["mutants"] - least["survivors"],
+        "mutation_score": least["mutation_score"],
     }
-    figures |= {"honest_margin": 1 / use} if use else {}
-    return figures | ({"wrong_margin": min(wrong)} if wrong else {})
+    figures |= {"honest_margin": Short(1 / use)} if use else {}
+    figures |= {"wrong_margin": Short(min(wrong))} if wrong else {}
+    return figures | quotable(file.spec, [certificate.data for certificate in certificates])
 
 
 def write_certificate(path: Path, data: Mapping[str, Any]) -> None:

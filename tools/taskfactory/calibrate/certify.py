@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import platform
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskfactory import __version__
 from taskfactory.calibrate.certificate import SCHEMA, Certificate, subject_digest
 from taskfactory.calibrate.figures import EPSILONS, mutant_figures, number, subject_figures
+from taskfactory.calibrate.gradings import Clock
 from taskfactory.calibrate.run import SEEDS, Budget, Progress, Readings, measure
-from taskfactory.calibrate.sections import Examined, examine, shapes_section, work_section
+from taskfactory.calibrate.sections import Examined, examine, limit, shapes_section, work_section
 from taskfactory.calibrate.verdict import judge, recommend
 from taskfactory.load import SpecFile
 
@@ -31,7 +33,7 @@ def certify(
     seeds: Sequence[int] = SEEDS,
     shapes: Sequence[tuple[int, ...]] = (),
     budget: Budget | None = None,
-    delta_ms: float | None = None,
+    clock: Clock | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Calibrate one spec and return the content of its certificate.
@@ -42,25 +44,35 @@ def certify(
         seeds: seeds of the inputs.
         shapes: which of the correct shapes to take; all if empty.
         budget: time and memory for measure and graded shapes on a GPU.
-        delta_ms: what the clock left open in a grading on this device.
+        clock: what the clock left open in a grading.
         progress: called with what is being done.
 
     Raises:
         InfrastructureError, SpecError: as `run.measure`.
     """
+    begun = time.monotonic()
     if budget is None:
         found = measure(file, device=device, seeds=seeds, shapes=shapes, progress=progress)
         budget = Budget()
     else:
         found = measure(file, device=device, seeds=seeds, shapes=shapes, budget=budget, progress=progress)
+    measured = time.monotonic()
     examined = examine(
         file, device=device, timing_s=budget.timing_s, memory_share=budget.memory_share, progress=progress
     )
-    return content(file, found, examined, delta_ms=delta_ms)
+    ended = time.monotonic()
+    data = content(file, found, examined, clock=clock)
+    spent = {
+        "all": ended - begun,
+        "subjects": measured - begun,
+        "large_shapes": found.beyond_s,
+        "work": ended - measured,
+    }
+    return data | {"seconds": {name: round(value, 1) for name, value in spent.items()}}
 
 
 def content(
-    file: SpecFile, found: Readings, examined: Examined | None = None, *, delta_ms: float | None = None
+    file: SpecFile, found: Readings, examined: Examined | None = None, *, clock: Clock | None = None
 ) -> dict[str, Any]:
     """The content of a certificate from what was measured; without `examined` it lacks work and graded shapes."""
     spec = file.spec
@@ -90,7 +102,7 @@ def content(
     }
     if examined is not None:
         data["work"] = work_section(file, examined)
-        data["graded_shapes"] = shapes_section(file, examined, delta_ms=delta_ms)
+        data["graded_shapes"] = shapes_section(file, examined, clock=clock)
     verdict = judge(data, spec.survivors)
     data["verdict"] = {"sound": verdict.sound, "problems": list(verdict.problems), "notes": list(verdict.notes)}
     return data
@@ -133,11 +145,38 @@ def verify(file: SpecFile, certificate: Certificate, seed: int, progress: Progre
     again = subject_figures(found, {})
     if "work" in data:
         wrong += _work(data["work"], work_section(file, examine(file, memory=False, progress=progress)))
+    wrong += _shapes(file, data)
     missing = set(again) ^ set(data["subjects"])
     wrong += [f"{name} is in one of the two only" for name in sorted(missing)]
     for name in sorted(set(again) & set(data["subjects"])):
         wrong += _compared(name, data["subjects"][name], again[name], str(seed))
     return wrong + _mutants(data["mutants"], mutant_figures(found), found, seed)
+
+
+def consistent(file: SpecFile, certificate: Certificate) -> list[str]:
+    """What in a certificate does not follow from its own figures and the formulas, in sentences; measures nothing."""
+    data = certificate.data
+    if certificate.stale(file.spec):
+        return [f"the certificate from {certificate.device} is stale: the spec has changed since"]
+    return [f"{certificate.device}: {text}" for text in (*_consistent(file, data), *_shapes(file, data))]
+
+
+def _shapes(file: SpecFile, data: Mapping[str, Any]) -> list[str]:
+    """What the formulas and the certificate's own ceilings and sizes do not bear out of its graded shapes."""
+    if "graded_shapes" not in data:
+        return []
+    section = data["graded_shapes"]
+    sizes = {tuple(row["shape"]): row for row in data.get("work", {}).get("rows", [])}
+    wrong = []
+    for row in section["rows"]:
+        shape = tuple(row["shape"])
+        where = f"{row['kind']} shape {row['number']}"
+        if limit(file.formulas(), shape, section["ceilings"]) != {k: row[k] for k in ("limit_ms", "bound")}:
+            wrong.append(f"the limit of {where} is not that of its floor at the ceilings")
+        size = sizes.get(shape, {})
+        if "working_set" in row and row["working_set"] != size.get("inputs", 0) + size.get("outputs", 0):
+            wrong.append(f"the working set of {where} is not what a call holds")
+    return wrong
 
 
 def _consistent(file: SpecFile, data: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> None:
 def _measure(channel: Channel, job: dict[str, Any], faults: Any) -> None:
     import torch
 
-    from taskfactory.calibrate.beyond import Beyond
+    from taskfactory.calibrate.beyond import USABLE, Beyond
     from taskfactory.calibrate.measure import Bench, Position, positions
     from taskfactory.calibrate.reading import Reading, as_message
     from taskfactory.calibrate.screen import Screen
@@ -39,7 +39,7 @@ def _measure(channel: Channel, job: dict[str, Any], faults: Any) -> None:
     torch.manual_seed(0)
     cuda = job["device"] == "cuda"
     if cuda:
-        torch.cuda.set_per_process_memory_fraction(job["memory_share"])
+        torch.cuda.set_per_process_memory_fraction(USABLE * job["memory_share"])
     file = SpecFile(Path(job["path"]), TaskSpec(**job["spec"]), job["lines"], job["text"])
     forbid_forks(faults)
     told: set[str] = set()
@@ -59,7 +59,8 @@ def _measure(channel: Channel, job: dict[str, Any], faults: Any) -> None:
         shapes, extra = ([tuple(shape) for shape in job[key]] for key in ("shapes", "extra"))
         samples = positions(lab, job["seeds"], extra, shapes, job["small"])
         lost = {(str(subject), int(sample)) for subject, sample in job["lost"]}
-        beyond = Beyond(job["beyond_s"], lost, lambda *gap: channel.send(gap=list(gap)))
+        large = [p.index for p in samples if p.shape in extra and p.index >= job["start"]]
+        beyond = Beyond(job["beyond_s"], large, lost, lambda *gap: channel.send(gap=list(gap)))
         if cuda and job["start"] == 0:
             beyond.screened = Screen(file).failure
         bench = Bench(lab, samples, set(job["skip"]), emit, notice, beyond=beyond)

@@ -105,19 +105,21 @@ def _seed(samples: Sequence[SampleKey], rows: Iterable[Row], seed: int) -> dict[
 
 
 def _shapes(samples: Sequence[SampleKey], rows: Iterable[Row], *, honest: bool) -> list[dict[str, Any]]:
-    """Per shape and output the worst [E, tile ratio, {region: E}] on default inputs, and over all cases."""
+    """Per shape and output the worst [E, tile ratio, {region: E}] on default, on timed and over all inputs."""
+    timed = timed_case(samples)
     shapes: dict[tuple[int, ...], dict[str, dict[str, list[Any]]]] = {}
     for row in rows:
         sample = samples[row["sample"]]
         groups = shapes.setdefault(sample.shape, {})
-        for group in ("all", *([] if sample.case else ["default"])):
+        named = ["default"] if not sample.case else ["timed"] if sample.case == timed else []
+        for group in ("all", *named):
             for output, values in row.get("outputs", {}).items():
                 groups.setdefault(group, {}).setdefault(output, []).append(values)
     listed = []
     for shape, groups in shapes.items():
         entry: dict[str, Any] = {"shape": list(shape)}
-        for group in ("default", "all"):
-            # Of a wrong answer, default inputs of the kindest seed are told; cases only have to catch it once.
+        for group in ("default", "timed", "all"):
+            # Of a wrong answer, these inputs of the kindest seed are told; cases only have to catch it once.
             take = max if honest or group == "all" else min
             if group in groups:
                 entry[group] = {output: _folded(values, take) for output, values in groups[group].items()}

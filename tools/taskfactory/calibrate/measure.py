@@ -6,6 +6,7 @@ at its first rejection, a precision once it is clearly rejected; the others are 
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
@@ -106,7 +107,9 @@ class Bench:
         if first is None:
             raise Malformed("has no default inputs")
         self.subjects = [subject for subject in subjects_of(self.lab, first) if subject.kind in self.kinds]
+        sample: Sample | None
         for position in self.positions[start:]:
+            sample = None  # the last one's memory, before the next is made
             sample = first if position.index == 0 else self._taken(position)
             if sample is None:
                 continue
@@ -120,6 +123,8 @@ class Bench:
                     started = time.perf_counter()
                     reading = self._read(subject, position, sample, context)
                     if self._is_beyond(position):
+                        if reading is None:
+                            self._free()
                         spent_s = self.beyond.spent_s.get(subject.name, 0.0) + time.perf_counter() - started
                         self.beyond.spent_s[subject.name] = spent_s
                     if reading is not None:
@@ -141,8 +146,10 @@ class Bench:
             return self._sample(position)
         except (SourceFailed, Malformed) as error:
             memory = self._cannot_judge(str(error), position)
-            self.beyond.gap("reference", position.index, "out of memory" if memory else str(error)[:160])
-            return None
+            reason = "out of memory" if memory else str(error)[:160]
+        self._free()
+        self.beyond.gap("reference", position.index, reason)
+        return None
 
     def _left_out(self, subject: Subject, position: Position, *, compared: bool) -> bool:
         """Whether a subject is a gap at a measure or graded shape without being run."""
@@ -164,7 +171,12 @@ class Bench:
             torch.cuda.synchronize()
 
     def _free(self) -> None:
+        """Give back what nobody uses, to the other processes on the device too.
+
+        The tensors of a call that failed hang on its traceback, in a cycle that only the collector breaks.
+        """
         if self.lab.device != "cpu":
+            gc.collect()
             torch.cuda.empty_cache()
 
     def _sample(self, position: Position) -> Sample | None:
@@ -231,7 +243,6 @@ class Bench:
     def _gap(self, subject: Subject, position: Position, reason: str) -> Reading | None:
         """Tell a gap; there is no reading."""
         self.beyond.gap(subject.name, position.index, reason)
-        self._free()
         return None
 
     def _cannot_judge(self, message: str, position: Position) -> bool:

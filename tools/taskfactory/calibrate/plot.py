@@ -17,7 +17,10 @@ from taskfactory.calibrate.verdict import HONEST_MARGIN, WRONG_MARGIN
 
 LOW, HIGH = -3.0, 4.0
 """Ends of the axis, as powers of ten; what lies beyond is drawn at the end."""
+E_LOW, E_HIGH = -6.0, 1.0
+"""Ends of the axis of E, likewise."""
 _WIDTH = 56
+_GAP_HEIGHT = 92
 _FONT = 'font-family="sans-serif" font-size="12"'
 _ROWS = (
     ("float64", "reference in float64"), ("alternate", "alternates"), ("precision", "precision"),
@@ -101,7 +104,41 @@ def recommendation(data: Mapping[str, Any]) -> list[str]:
     for name in ("tol", "kappa", "epsilon"):
         if name in found:
             lines.append(f"{name}: {gates[name]:g}, recommended {found[name]:g}")
-    return lines
+    return [*lines, *_gap_line(data)]
+
+
+def gap_marks(data: Mapping[str, Any]) -> list[tuple[str, str, float]]:
+    """(letter, what it is, E) of the ends of the gap and of the tolerances in it; what is unbounded is left out."""
+    found, gates = data["recommended"], data["gates"]
+    gap = found["gap"]
+    marks = [("h", "honest work", gap["honest"]), ("w", "wrong work", gap["wrong"]), ("t", "tolerance", gates["tol"])]
+    marks.append(("r", "recommended", found.get("tol")))
+    return [(letter, words, float(value)) for letter, words, value in marks if value]
+
+
+def _gap_line(data: Mapping[str, Any]) -> list[str]:
+    """The gap on a logarithmic axis of E; dots where a tolerance leaves honest and wrong work their margins."""
+    gap = data["recommended"]["gap"]
+    row = [" "] * _WIDTH
+    low, high = (_error_place(gap[end]) for end in ("lowest", "highest"))
+    for place in range(round(low * (_WIDTH - 1)), round(high * (_WIDTH - 1)) + 1):
+        row[place] = "·"
+    for letter, _, error in gap_marks(data):
+        place = round(_error_place(error) * (_WIDTH - 1))
+        row[place] = letter if row[place] in " ·" else "#"
+    axis = [" "] * _WIDTH
+    for power in range(int(E_LOW), int(E_HIGH) + 1):
+        axis[round(_error_place(10.0**power) * (_WIDTH - 1))] = "+"
+    legend = "h honest  w wrong  t tolerance  r recommended"
+    return [f"{'E':>21} {''.join(row).rstrip()}", f"{'':>21} {''.join(axis)}",
+            f"{'':>21} 1e{E_LOW:g}{legend:^{_WIDTH - 7}}1e{E_HIGH:g}"]  # fmt: skip
+
+
+def _error_place(error: float | None) -> float:
+    """Where on the axis of E, from 0 to 1; the right end for what is unbounded."""
+    if error is None:
+        return 1.0
+    return 0.0 if error <= 0 else min(1.0, max(0.0, (math.log10(error) - E_LOW) / (E_HIGH - E_LOW)))
 
 
 def _said(figure: float | None) -> str:
@@ -117,7 +154,7 @@ def draw_svg(data: Mapping[str, Any]) -> str:
         return round(left + span * _place(use), 1)
 
     bottom = top + step * len(_ROWS)
-    height = bottom + 44
+    height = bottom + 44 + _GAP_HEIGHT
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {_FONT}>',
         f"<title>{escape(data['task'])}: share of a gate used up by honest and by wrong work</title>",
@@ -134,7 +171,7 @@ def draw_svg(data: Mapping[str, Any]) -> str:
         parts.append(f'<line x1="{at}" x2="{at}" y1="{bottom}" y2="{bottom + 5}" stroke="#222"/>')
         parts.append(f'<text x="{at}" y="{bottom + 20}" text-anchor="middle">{label}</text>')
     parts.append(f'<line x1="{left}" x2="{width - right}" y1="{bottom}" y2="{bottom}" stroke="#222"/>')
-    middle = f'x="{left + span / 2}" y="{height - 6}" text-anchor="middle"'
+    middle = f'x="{left + span / 2}" y="{bottom + 38}" text-anchor="middle"'
     parts.append(f"<text {middle}>largest share of a gate used up</text>")
     for number_of_row, (kind, title) in enumerate(_ROWS):
         y = top + step * number_of_row + 12
@@ -143,4 +180,38 @@ def draw_svg(data: Mapping[str, Any]) -> str:
             shown = "infinite" if math.isinf(use) else f"{use:.3g}"
             parts.append(f'<circle cx="{x(use)}" cy="{y}" r="4" fill="{_COLORS[kind]}" fill-opacity="0.55">'
                          f"<title>{escape(name)}: {shown}</title></circle>")  # fmt: skip
+    parts += _gap_picture(data, left, span, bottom + 74)
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _gap_picture(data: Mapping[str, Any], left: int, span: int, y: int) -> list[str]:
+    """The gap on an axis of E, with the gates in use and the recommended ones."""
+    gap, found, gates = data["recommended"]["gap"], data["recommended"], data["gates"]
+
+    def x(error: float | None) -> float:
+        return round(left + span * _error_place(error), 1)
+
+    low, high = x(gap["lowest"]), x(gap["highest"])
+    parts = [
+        f'<rect x="{low}" y="{y - 10}" width="{round(max(0.0, high - low), 1)}" height="20" fill="#f0f0f0"/>',
+        f'<text x="{left - 10}" y="{y + 4}" text-anchor="end">gap of E</text>',
+        f'<line x1="{left}" x2="{left + span}" y1="{y + 14}" y2="{y + 14}" stroke="#222"/>',
+    ]
+    for power in range(int(E_LOW), int(E_HIGH) + 1):
+        at = x(10.0**power)
+        parts.append(f'<line x1="{at}" x2="{at}" y1="{y + 14}" y2="{y + 19}" stroke="#222"/>')
+        label = f"10<tspan dy='-4' font-size='9'>{power}</tspan>"
+        parts.append(f'<text x="{at}" y="{y + 34}" text-anchor="middle">{label}</text>')
+    colors = {"h": "#2a7f62", "w": "#b3362b", "t": "#222", "r": "#8a6d1d"}
+    for letter, words, error in gap_marks(data):
+        said = f"<title>{words}: {error:.3g}</title>"
+        if letter in "hw":
+            parts.append(f'<circle cx="{x(error)}" cy="{y}" r="4" fill="{colors[letter]}">{said}</circle>')
+        else:
+            dash = ' stroke-dasharray="3 2"' if letter == "r" else ""
+            place = f'x1="{x(error)}" x2="{x(error)}" y1="{y - 12}" y2="{y + 12}"'
+            parts.append(f'<line {place} stroke="{colors[letter]}" stroke-width="1.5"{dash}>{said}</line>')
+    used = ", ".join(f"{name} {gates[name]:g}" for name in ("tol", "kappa", "epsilon"))
+    better = ", ".join(f"{name} {found[name]:g}" for name in ("tol", "kappa", "epsilon") if name in found)
+    told = f"in use (line): {used}" + (f"; recommended (dashed): {better}" if better else "")
+    return [*parts, f'<text x="{left + span / 2}" y="{y + 54}" text-anchor="middle">{told}</text>']

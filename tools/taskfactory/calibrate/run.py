@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from taskfactory.calibrate.quality import large_shapes
 from taskfactory.checks.watch import Ending, Limits, run_child
 from taskfactory.errors import InfrastructureError, SpecError
 from taskfactory.findings import Finding
@@ -35,7 +36,7 @@ class Budget:
     timing_s: float = 18.0
     """Seconds for the stopwatch."""
     memory_share: float = 1.0
-    """Share of the device's memory, for several specs at a time."""
+    """Share of the device's usable memory, for several specs at a time."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Readings:
     """Name -> (kind, description)."""
     readings: list[dict[str, Any]] = field(default_factory=list)
     """See `taskfactory.calibrate.reading.Reading`."""
+    beyond_s: float = 0.0
+    """What measure and graded shapes took."""
     gaps: dict[tuple[str, int], str] = field(default_factory=dict)
     """(subject, sample) at a measure or graded shape -> why it was not measured there."""
 
@@ -112,7 +115,7 @@ def measure(
     if importlib.util.find_spec("torch") is None:
         raise InfrastructureError("calibration needs torch, which is not installed here")
     spec = file.spec
-    extra = [*spec.grader_shapes, *spec.measure_shapes] if device == "cuda" else []
+    extra = [shape for _, shape in large_shapes(spec)] if device == "cuda" else []
     job: dict[str, Any] = {"path": str(file.path), "spec": spec.as_dict(), "lines": dict(file.lines), "text": file.text}
     job |= {"device": device, "seeds": list(seeds), "shapes": [list(s) for s in shapes], "small": small}
     budget = budget or Budget()
@@ -123,6 +126,7 @@ def measure(
         if listener.failure is not None:
             raise listener.failure
         if listener.done:
+            listener.result.beyond_s = listener.beyond_s()
             return listener.result
         listener.conclude(ending)
     raise InfrastructureError(f"{spec.name}: {_RESTARTS} subjects ended the process they ran in")
@@ -142,9 +146,12 @@ class _Listener:
 
     def resume(self) -> dict[str, Any]:
         """What the next child leaves out."""
-        spent_s = 0.0 if self._beyond_since is None else time.monotonic() - self._beyond_since
         resumed = {"skip": sorted(self.skip), "start": self._doing[1], "lost": sorted(self._lost)}
-        return resumed | {"beyond_s": max(0.0, self.budget.beyond_s - spent_s)}
+        return resumed | {"beyond_s": max(0.0, self.budget.beyond_s - self.beyond_s())}
+
+    def beyond_s(self) -> float:
+        """Seconds since the first measure or graded shape."""
+        return 0.0 if self._beyond_since is None else time.monotonic() - self._beyond_since
 
     def _is_beyond(self, sample: int) -> bool:
         """Whether a sample is at a measure or graded shape."""

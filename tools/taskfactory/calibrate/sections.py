@@ -12,7 +12,8 @@ from typing import Any
 
 from taskfactory.calibrate.certificate import work_digest
 from taskfactory.calibrate.examine import BUDGET_GB
-from taskfactory.calibrate.quality import spearman
+from taskfactory.calibrate.gradings import NOMINAL, Clock
+from taskfactory.calibrate.quality import large_shapes, spearman
 from taskfactory.checks.watch import Limits, run_child
 from taskfactory.errors import FormulaError, InfrastructureError
 from taskfactory.load import SpecFile
@@ -102,14 +103,6 @@ def _look(file: SpecFile, found: Examined, memory: bool, progress: Progress) -> 
         found.gaps.append(f"the process ended ({ending.kind}) during {doing}")
 
 
-def timed_shapes(file: SpecFile) -> list[tuple[str, tuple[int, ...]]]:
-    """(kind, shape) of what is timed, graded and measure shapes in turn, so that a budget cuts both alike."""
-    graded = [("graded", shape) for shape in file.spec.grader_shapes]
-    measure = [("measure", shape) for shape in file.spec.measure_shapes]
-    longest = max(len(graded), len(measure))
-    return [entry for k in range(longest) for entry in (*graded[k : k + 1], *measure[k : k + 1])]
-
-
 def _time(file: SpecFile, found: Examined, timing_s: float, memory_share: float, progress: Progress) -> None:
     spec = file.spec
     solution = solutions_dir() / spec.module
@@ -132,7 +125,7 @@ def _time(file: SpecFile, found: Examined, timing_s: float, memory_share: float,
             progress(f"{spec.name}: timing {doing[0]}, shape {doing[1] + 1}")
         return "done" in message
 
-    job = _job(file, "cuda") | {"shapes": [list(shape) for _, shape in timed_shapes(file)]}
+    job = _job(file, "cuda") | {"shapes": [list(shape) for _, shape in large_shapes(file.spec)]}
     job |= {"solution": str(solution) if solution.is_file() else "", "budget_s": timing_s, "memory_share": memory_share}
     for _ in range(_RESTARTS):
         done = [*found.times, *found.time_gaps]
@@ -178,34 +171,35 @@ def _number(formulas: Any, name: str, shape: tuple[int, ...]) -> float | None:
     return (value if isinstance(value, int) else round(float(value), 1)) if good else None
 
 
-def shapes_section(file: SpecFile, found: Examined, *, delta_ms: float | None = None) -> dict[str, Any]:
+def shapes_section(file: SpecFile, found: Examined, *, clock: Clock | None = None) -> dict[str, Any]:
     """Length, size and memory of graded shapes, and how measured and graded scores compare.
 
     Args:
         file: the spec.
         found: what was examined and timed.
-        delta_ms: of a grading on this device; the nominal one if None.
+        clock: deltas of a grading; the nominal one everywhere if None.
     """
     formulas = file.formulas()
-    ceilings = found.device.get("ceilings", CEILINGS)
+    ceilings = {name: round(value, 1) for name, value in found.device.get("ceilings", CEILINGS).items()}
     sizes = {tuple(row["shape"]): row for row in found.rows}
     memory = {entry["graded"]: entry for entry in found.memory}
     rows: list[dict[str, Any]] = []
     for kind, shapes in (("graded", file.spec.grader_shapes), ("measure", file.spec.measure_shapes)):
         for number, shape in enumerate(shapes, 1):
             row: dict[str, Any] = {"kind": kind, "number": number, "shape": list(shape)}
-            row |= _limit(formulas, shape, ceilings)
+            row |= limit(formulas, shape, ceilings)
             if shape in sizes and "outputs" in sizes[shape]:
                 row["working_set"] = sizes[shape]["inputs"] + sizes[shape]["outputs"]
+            if kind == "graded":
+                row["delta_ms"] = DELTA_MS if clock is None else clock.deltas_ms[number - 1]
             if kind == "graded" and number in memory:
                 row |= {"memory_gb": memory[number]["total_gb"], "memory_method": memory[number]["method"]}
             rows.append(row)
     section: dict[str, Any] = {
         "digest": work_digest(file.spec),
-        "delta_ms": DELTA_MS if delta_ms is None else delta_ms,
-        "delta_from": "nominal" if delta_ms is None else "a grading",
+        "delta_from": NOMINAL if clock is None else clock.source,
         "l2_bytes": found.device.get("l2_bytes", L2_BYTES),
-        "ceilings": {name: round(value, 1) for name, value in ceilings.items()},
+        "ceilings": ceilings,
         "budget_gb": BUDGET_GB,
         "rows": rows,
         "gaps": [gap for gap in found.gaps if gap.startswith("timing")],
@@ -213,8 +207,8 @@ def shapes_section(file: SpecFile, found: Examined, *, delta_ms: float | None = 
     return section | _scores(file, found, section["gaps"]) if found.device else section
 
 
-def _limit(formulas: Any, shape: tuple[int, ...], ceilings: Mapping[str, float]) -> dict[str, Any]:
-    """Milliseconds of the floor at the ceilings, and which of the two bounds it."""
+def limit(formulas: Any, shape: tuple[int, ...], ceilings: Mapping[str, float]) -> dict[str, Any]:
+    """`limit_ms`, milliseconds of the floor at the ceilings, and `bound`, which of the two bounds it."""
     if not formulas.defines("floor"):
         return {"limit_ms": None, "bound": ""}
     nbytes, flops = formulas.call("floor", *shape)
@@ -228,7 +222,7 @@ def _scores(file: SpecFile, found: Examined, gaps: list[str]) -> dict[str, Any]:
     An implementation counts if it was timed at some shape of both kinds. Where one lacks shapes, all are compared on
     those it has, so that a mean is never over other shapes than its neighbour's.
     """
-    shapes = timed_shapes(file)
+    shapes = large_shapes(file.spec)
     names = list(dict.fromkeys(name for name, _ in [*found.times, *found.time_gaps]))
     for (name, place), why in found.time_gaps.items():
         gaps.append(f"{name} was not timed at {shapes[place][1]}: {why}")

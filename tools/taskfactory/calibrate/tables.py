@@ -36,12 +36,12 @@ def shapes_table(data: Figures) -> list[list[str]]:
     found = data.get("graded_shapes")
     if not found:
         return []
-    table = [["", "shape", "limit ms", "deltas", "bound by", "working set MB", "/ L2", "memory GB"]]
+    table = [["", "shape", "limit ms", "delta ms", "deltas", "bound by", "working set MB", "/ L2", "memory GB"]]
     for row in found["rows"]:
-        limit, size = row["limit_ms"], row.get("working_set")
+        limit, size, delta = row["limit_ms"], row.get("working_set"), row.get("delta_ms")
         table.append([
             row["kind"], shown(row["shape"]), f"{limit:.3g}" if limit else "-",
-            f"{limit / found['delta_ms']:.0f}" if limit else "-", row["bound"] or "-",
+            f"{delta:.3g}" if delta else "-", f"{limit / delta:.0f}" if limit and delta else "-", row["bound"] or "-",
             f"{size / 1e6:.0f}" if size else "-", f"{size / found['l2_bytes']:.1f}" if size else "-",
             f"{row['memory_gb']:.3g}" if "memory_gb" in row else "-",
         ])  # fmt: skip
@@ -80,7 +80,7 @@ def summary(data: Figures) -> list[str]:
     ]
     flops = [row["flops"] / row["canonical"] for row in graded if not giga and "flops" in row]
     rows = [row for row in found["rows"] if row["kind"] == "graded"]
-    limits = [row["limit_ms"] / found["delta_ms"] for row in rows if row["limit_ms"]]
+    limits = [row["limit_ms"] / row["delta_ms"] for row in rows if row["limit_ms"]]
     sets = [row["working_set"] / found["l2_bytes"] for row in rows if "working_set" in row]
     memory = [row["memory_gb"] for row in rows if "memory_gb" in row]
     ranks = found.get("rank_correlation")

@@ -13,6 +13,7 @@ outputs not looked at. The task's own solution runs here as trusted code.
 
 from __future__ import annotations
 
+import gc
 import statistics
 import sys
 import time
@@ -24,15 +25,9 @@ from taskfactory.checks.child import Channel, enter
 
 SLOWEST_S = 8.0
 """One call of an implementation takes no longer, or it is a gap."""
-COMPILED_S = 90.0
-"""A solution's first call at a shape, which may compile."""
+COMPILED_S = 60.0
+"""What the solution's first calls, which compile, may take at all shapes together, beside the budget."""
 REPEATS = 7
-REPEATED_S = 0.6
-"""Time for the repetitions of one implementation at one shape."""
-SLOW_S = 1.5
-"""A first call that takes longer is not repeated, unless it compiles."""
-SHARE = 0.3
-"""Share of the budget after which an implementation is left out at further shapes."""
 FLUSHED_L2 = 4
 
 
@@ -44,6 +39,7 @@ def main(arguments: list[str]) -> None:
 def _run(channel: Channel, job: dict[str, Any], _: Any) -> None:
     import torch
 
+    from taskfactory.calibrate.beyond import USABLE
     from taskfactory.checks.lab import Lab, Malformed
     from taskfactory.checks.record import SourceFailed
     from taskfactory.grader.ceilings import measure_ceilings
@@ -51,7 +47,7 @@ def _run(channel: Channel, job: dict[str, Any], _: Any) -> None:
     from taskfactory.spec import TaskSpec
 
     torch.set_num_threads(1)
-    torch.cuda.set_per_process_memory_fraction(job["memory_share"])
+    torch.cuda.set_per_process_memory_fraction(USABLE * job["memory_share"])
     file = SpecFile(Path(job["path"]), TaskSpec(**job["spec"]), job["lines"], job["text"])
     l2_bytes = int(torch.cuda.get_device_properties(0).L2_cache_size)
     channel.send(device={"name": torch.cuda.get_device_name(), "l2_bytes": l2_bytes, "ceilings": measure_ceilings()})
@@ -87,73 +83,89 @@ def _load(lab: Any, name: str, solution: str) -> Callable[..., Any]:
 
 
 def _time_all(channel: Channel, job: dict[str, Any], lab: Any, junk: Any) -> None:
+    """Each implementation at each shape has an equal slice of the budget; compiling has a budget of its own."""
     import torch
 
     from taskfactory.calibrate.deadline import TooLong
     from taskfactory.checks.lab import Malformed
     from taskfactory.checks.record import SourceFailed
 
-    ends = time.monotonic() + job["budget_s"]
+    names = _implementations(lab, job["solution"])
     known = [(str(name), int(place)) for name, place in job["known"]]
+    pairs = max(1, len(names) * len(job["shapes"]) - len(known))
+    slice_s = job["budget_s"] / pairs
+    ends = time.monotonic() + job["budget_s"]
+    compiling_s = COMPILED_S
     loaded: dict[str, Callable[..., Any]] = {}
-    spent_s: dict[str, float] = {}
     for place, shape in enumerate(job["shapes"]):
         args: tuple[Any, ...] | None = None
-        for name in _implementations(lab, job["solution"]):
+        for name in names:
             if (name, place) in known:
                 continue
             channel.send(doing=[name, place])
-            started = time.monotonic()
-            if started > ends or spent_s.get(name, 0.0) > SHARE * job["budget_s"]:
+            if time.monotonic() > ends or (name == "solution" and compiling_s <= 0):
                 channel.send(gap=[name, place, "out of time"])
                 continue
             try:
-                if name not in loaded:
-                    loaded[name] = _load(lab, name, job["solution"])
                 if args is None:
                     args = lab.inputs(tuple(shape), lab.timed_case) or ()
-                ms = _median_ms(loaded[name], args, junk, compiled=name == "solution")
+                    torch.cuda.synchronize()
+                begun = time.monotonic()
+                if name not in loaded:
+                    loaded[name] = _load(lab, name, job["solution"])
+                first_ms = _call_ms(loaded[name], args, junk, compiling_s if name == "solution" else SLOWEST_S)
+                if name == "solution":
+                    spent_s = time.monotonic() - begun
+                    compiling_s, ends = compiling_s - spent_s, ends + spent_s
+                ms = _median_ms(loaded[name], args, junk, first_ms, slice_s, compiled=name == "solution")
                 channel.send(time=[name, place, ms])
             except TooLong:
                 torch.cuda.synchronize()
-                channel.send(gap=[name, place, f"a call takes more than {SLOWEST_S:g} s"])
+                channel.send(gap=[name, place, "out of time: a call takes too long"])
             except (SourceFailed, Malformed, Exception) as error:
                 said = f"{type(error).__name__}: {error}".split("\n")[0]
                 if "out of memory" not in said and "CUDA error" in said:
                     raise  # the context is lost; a new process goes on behind this one
                 channel.send(gap=[name, place, "out of memory" if "OutOfMemory" in said else said[:120]])
-            spent_s[name] = spent_s.get(name, 0.0) + time.monotonic() - started
+            gc.collect()  # what hangs on the traceback of a call that failed
+            torch.cuda.empty_cache()
         args = None
-        torch.cuda.empty_cache()
 
 
-def _median_ms(function: Callable[..., Any], args: tuple[Any, ...], junk: Any, *, compiled: bool) -> float:
-    """Median time of one call in milliseconds, after one that compiles and warms up; of a slow one the first.
+def _call_ms(function: Callable[..., Any], args: tuple[Any, ...], junk: Any, limit_s: float) -> float:
+    """Milliseconds of one call.
 
     Raises:
-        TooLong: a call takes more than `SLOWEST_S`, or more than `COMPILED_S` while it may compile.
+        TooLong: it takes more than `limit_s`.
     """
     import torch
 
     from taskfactory.calibrate.deadline import deadline
 
-    def call(limit_s: float) -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with deadline(limit_s):
-            junk.zero_()
-            begin.record()
-            function(*args)
-            end.record()
-            torch.cuda.synchronize()
-        return float(begin.elapsed_time(end))
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with deadline(limit_s):
+        junk.zero_()
+        begin.record()
+        function(*args)
+        end.record()
+        torch.cuda.synchronize()
+    return float(begin.elapsed_time(end))
 
-    first_ms = call(COMPILED_S if compiled else SLOWEST_S)
-    if first_ms > 1e3 * SLOW_S and not compiled:
+
+def _median_ms(
+    function: Callable[..., Any], args: tuple[Any, ...], junk: Any, first_ms: float, slice_s: float, *, compiled: bool
+) -> float:
+    """Median of what fits into a slice of the budget behind a first call; of a slow implementation the first call's.
+
+    Raises:
+        TooLong: a call takes more than `SLOWEST_S`.
+    """
+    if first_ms > 1e3 * slice_s and not compiled:
         return first_ms
-    times = [call(SLOWEST_S)]
-    ends = time.monotonic() + REPEATED_S
+    ends = time.monotonic() + slice_s
+    times = [_call_ms(function, args, junk, SLOWEST_S)]
     while len(times) < REPEATS and time.monotonic() < ends:
-        times.append(call(SLOWEST_S))
+        times.append(_call_ms(function, args, junk, SLOWEST_S))
     return statistics.median(times)
 
 

@@ -37,7 +37,7 @@ _GROUPS = (
         "TF7",
         "Calibration",
         "Whether a task's gates, work and shapes were measured (`taskfactory calibrate`). The warnings are errors "
-        "under `--release`.",
+        "under `--release`, TF708 apart.",
     ),
 )  # fmt: skip
 
@@ -385,6 +385,13 @@ _TABLE = (
          "A call that is too short cannot be timed, one that fits into the L2 measures the L2, and one unlike those of "
          "`measure.py` rewards luck.",
          "Choose other shapes; or say in `survivors`, as `shapes.<what>`, why these serve."),
+    Code("TF708", "warning", "no certificate from a device",
+         "Nobody has measured the task on that device. A warning under `--release` too, unless `--device` asks for it.",
+         "Run `taskfactory calibrate --device cuda` on a GPU and commit what it writes."),
+    Code("TF709", "warning", "certificate is incomplete",
+         "It lacks a section, a shape, an alternate or ablation, or figures that a calibration measures today. What a "
+         "machine had no time or memory for at a large shape is a gap that it names, and no lack.",
+         "Run `taskfactory calibrate` again: with two seeds, and on a GPU with `--grading` and a larger `--budget`."),
 )  # fmt: skip
 
 CODES: dict[str, Code] = {entry.code: entry for entry in _TABLE}

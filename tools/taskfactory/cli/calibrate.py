@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -14,7 +13,7 @@ from typing import Any
 
 import click
 
-from taskfactory.errors import InfrastructureError, SpecError, UsageError
+from taskfactory.errors import InfrastructureError, SpecError, TaskfactoryError, UsageError
 from taskfactory.findings import color_wanted, failed
 from taskfactory.paths import spec_files
 
@@ -23,7 +22,7 @@ Examples:
   taskfactory calibrate based-forward          write specs/certificates/based-forward.cpu.json
   taskfactory calibrate specs/ --jobs 2
   taskfactory calibrate specs/ --verify        measure one seed again and compare
-  taskfactory calibrate specs/ --device cuda --jobs 3
+  taskfactory calibrate specs/ --device cuda --jobs 3 --grading results/
   taskfactory calibrate based-forward --dry-run --svg .
 """
 
@@ -41,14 +40,15 @@ _TOLD_S = 10.0
 @click.option("--svg", type=click.Path(file_okay=False, path_type=Path), help="Folder for a picture of each task.")
 @click.option(
     "--grading",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Result of `taskfactory grade --result` on this device, which says what the clock leaves open.",
+    type=click.Path(exists=True, path_type=Path),
+    help="Result of `taskfactory grade --result` on a GPU, which says what the clock leaves open at each graded shape; "
+    "or a folder of them, of which the newest that passed is taken for each task.",
 )
 @click.option(
     "--budget",
     "budget_s",
     type=click.FloatRange(0),
-    default=60.0,
+    default=45.0,
     show_default=True,
     help="Seconds for measure and graded shapes of one spec on a GPU; what is left then is named as a gap.",
 )
@@ -57,7 +57,7 @@ _TOLD_S = 10.0
     type=click.FloatRange(0, 1, min_open=True),
     default=1.0,
     show_default=True,
-    help="Share of the GPU's memory one spec may take; with --jobs it is divided among them.",
+    help="Share of the GPU's memory for calibration; with --jobs it is divided among the specs.",
 )
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Specs measured at the same time.")
 def command(
@@ -87,15 +87,14 @@ def command(
         options += [*(["--dry-run"] if dry_run else []), *([f"--svg={svg}"] if svg else [])]
         options += [f"--memory-share={memory_share / min(jobs, len(paths))}", f"--budget={budget_s}"]
         options += [f"--grading={grading}"] if grading else []
-        sys.exit(_in_parallel(paths, jobs, options))
-    delta_ms = None if grading is None else _delta_ms(grading)
+        sys.exit(_in_parallel(_longest_first(paths, device), jobs, options))
     status = 0
     for path in paths:
         try:
             if verify:
                 good = _verify(path, seeds)
             else:
-                good = _calibrate(path, device, seeds, dry_run, svg, (budget_s, memory_share), delta_ms)
+                good = _calibrate(path, device, seeds, dry_run, svg, (budget_s, memory_share), grading)
             status = max(status, 0 if good else 2)
         except (SpecError, InfrastructureError) as error:  # the other specs are measured all the same
             if len(paths) == 1:
@@ -108,22 +107,20 @@ def command(
     sys.exit(status)
 
 
-def _delta_ms(path: Path) -> float:
-    """The largest delta of a graded shape in a result of the grader.
+def _longest_first(paths: Sequence[Path], device: str) -> list[Path]:
+    """Specs in an order that keeps all jobs busy to the end: by the seconds of their last certificates."""
+    from taskfactory.calibrate.certificate import certificate_path, read_certificate
+    from taskfactory.load import load_spec
 
-    Raises:
-        UsageError: there is none.
-    """
-    try:
-        shapes = json.loads(path.read_bytes())["shapes"]
-        found = [
-            float(shape["delta_ms"]) for shape in shapes if shape.get("kind") == "graded" and shape.get("delta_ms")
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path}: not a result of the grader ({type(error).__name__}: {error})") from error
-    if not found:
-        raise UsageError(f"{path}: no graded shape has a delta; it takes a full result from a GPU")
-    return max(found)
+    def seconds(path: Path) -> float:
+        for kind in (device, "cpu"):
+            try:
+                return float(read_certificate(certificate_path(load_spec(path), kind)).data["seconds"]["all"])
+            except (TaskfactoryError, OSError, KeyError):
+                continue
+        return float("inf")
+
+    return sorted(paths, key=seconds, reverse=True)
 
 
 def _calibrate(
@@ -133,7 +130,7 @@ def _calibrate(
     dry_run: bool,
     svg: Path | None,
     limits: tuple[float, float],
-    delta_ms: float | None,
+    grading: Path | None,
 ) -> bool:
     """Measure one spec, show what was found, write it; whether the task is sound.
 
@@ -142,16 +139,16 @@ def _calibrate(
     """
     from taskfactory.calibrate.certificate import certificate_path, write_certificate
     from taskfactory.calibrate.certify import certify
+    from taskfactory.calibrate.gradings import clock_of
     from taskfactory.calibrate.plot import draw_svg, show
     from taskfactory.calibrate.run import SEEDS, Budget
 
     file = _checked(path)
+    clock = None if grading is None else clock_of(grading, file)
     started = time.monotonic()
     budget_s, memory_share = limits
     budget = Budget(0.7 * budget_s, 0.3 * budget_s, memory_share) if device == "cuda" else None
-    data = certify(
-        file, device=device, seeds=seeds or SEEDS, budget=budget, delta_ms=delta_ms, progress=_progress(device)
-    )
+    data = certify(file, device=device, seeds=seeds or SEEDS, budget=budget, clock=clock, progress=_progress(device))
     _clear()
     click.echo(show(data, color=color_wanted(sys.stdout)), color=True)
     click.echo(f"{file.spec.name}: {time.monotonic() - started:.0f} s", err=True)
@@ -166,9 +163,12 @@ def _calibrate(
 
 
 def _verify(path: Path, seeds: Sequence[int]) -> bool:
-    """Compare the certificates of one spec with one seed measured now; whether they agree."""
+    """Compare the CPU's certificate of one spec with one seed measured now; whether they agree.
+
+    Inputs are drawn otherwise on a GPU, so a certificate from there is held against itself and the formulas only.
+    """
     from taskfactory.calibrate.certificate import certificate_path, read_certificate
-    from taskfactory.calibrate.certify import verify
+    from taskfactory.calibrate.certify import consistent, verify
 
     file = _checked(path)
     target = certificate_path(file, "cpu")
@@ -184,6 +184,8 @@ def _verify(path: Path, seeds: Sequence[int]) -> bool:
     if seed not in known:
         raise UsageError(f"{target}: has no figures for the seed {seed}, only for {', '.join(map(str, known))}")
     wrong = verify(file, certificate, seed, _progress("cpu"))
+    if certificate_path(file, "cuda").is_file():
+        wrong += consistent(file, read_certificate(certificate_path(file, "cuda")))
     _clear()
     for sentence in wrong:
         click.echo(f"{file.spec.name}: {sentence}", err=True)

@@ -28,20 +28,38 @@ Examples:
   taskfactory validate specs/based_forward.py --strict
   taskfactory validate specs/ --format github
   taskfactory validate based-forward --run   also run the sources, in a child that can be killed
-  taskfactory validate specs/ --release      every task must hold a certificate that is sound
+  taskfactory validate specs/ --release      every task must hold a complete and sound certificate
+  taskfactory validate specs/ --release --device cpu --device cuda   ... one from each device
 """
 
 
 @click.command("validate", epilog=_EPILOG)
 @click.argument("specs", nargs=-1, metavar="[PATH|TASK]...")
 @click.option("--run", "run_dynamic", is_flag=True, help="Also run the embedded sources (needs torch).")
-@click.option("--release", is_flag=True, help="Treat a missing, stale or unsound certificate as an error.")
+@click.option("--release", is_flag=True, help="Treat a missing, stale, incomplete or unsound certificate as an error.")
+@click.option(
+    "--device",
+    "devices",
+    type=click.Choice(["cpu", "cuda"]),
+    multiple=True,
+    default=["cpu"],
+    show_default=True,
+    help="With --release: a device whose certificate must be there; may be given several times.",
+)
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "--format", "form", type=click.Choice(["text", "json", "github"]), default="text", help="How findings are printed."
 )
-def command(specs: tuple[str, ...], run_dynamic: bool, release: bool, strict: bool, as_json: bool, form: str) -> None:
+def command(
+    specs: tuple[str, ...],
+    run_dynamic: bool,
+    release: bool,
+    devices: tuple[str, ...],
+    strict: bool,
+    as_json: bool,
+    form: str,
+) -> None:
     """Check specs and report everything that is wrong with them.
 
     Takes files, folders and task names; without any, the specs of ./specs. Reading a spec executes nothing of it, so
@@ -50,7 +68,7 @@ def command(specs: tuple[str, ...], run_dynamic: bool, release: bool, strict: bo
 
     Exits with 0 if there is no error, and with 2 if there is one.
     """
-    findings, loaded, count = check_files(specs, run_dynamic=run_dynamic, release=release)
+    findings, loaded, count = check_files(specs, run_dynamic=run_dynamic, release=release, devices=devices)
     # Calibration takes minutes and has a switch of its own, so --strict asks for everything else.
     bad = failed(findings) or failed((f for f in findings if not f.code.startswith("TF7")), strict=strict)
     if as_json or form == "json":
@@ -68,7 +86,7 @@ def command(specs: tuple[str, ...], run_dynamic: bool, release: bool, strict: bo
 
 
 def check_files(
-    arguments: Sequence[str], *, run_dynamic: bool = False, release: bool = False
+    arguments: Sequence[str], *, run_dynamic: bool = False, release: bool = False, devices: Sequence[str] = ("cpu",)
 ) -> tuple[list[Finding], list[dict[str, Any]], int]:
     """All findings about the specs meant by the arguments; the specs that loaded, with path and name; and how many
     files were looked at. With `run_dynamic` the loaded ones have the figures of running them, too."""
@@ -87,7 +105,7 @@ def check_files(
             findings.extend(error.findings)
     findings += check_many(files)
     for file in files:
-        findings += check_certificates(file, release=release)
+        findings += check_certificates(file, release=release, devices=devices)
     if run_dynamic:
         # By name, since it brings torch along and is wanted only here.
         dynamic = importlib.import_module("taskfactory.checks.dynamic")
