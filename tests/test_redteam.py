@@ -1,6 +1,6 @@
 """The corpus of attacks against the grader: that it is well formed, that every attack is defeated, that one would show.
 
-One representative of each class runs in the fast suite; the others are marked `full`, those for a device `gpu`.
+The whole corpus runs in the fast suite; what is for a device is marked `gpu`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _parameters(device: str) -> list[Any]:
         needs_device = "cuda" in attack.needs
         if attack.applies or (needs_device if device == "cpu" else not needs_device and attack.kind not in ON_DEVICE):
             continue
-        marks = [pytest.mark.gpu] if device == "cuda" else [] if attack.suite else [pytest.mark.full]
+        marks = [pytest.mark.gpu] if device == "cuda" else []
         if attack.open:
             marks.append(pytest.mark.xfail(strict=True, reason=attack.open))
         chosen.append(pytest.param(attack, marks=marks, id=attack.name))
@@ -87,9 +87,9 @@ def test_an_attack_on_a_device_is_defeated_or_gains_nothing(attack: Attack, on_d
     assert outcome.verdict == "held", outcome
 
 
-def test_every_class_has_a_representative_in_the_fast_suite() -> None:
+def test_every_class_has_an_attack_that_needs_no_device() -> None:
     kinds = {attack.kind for attack in CORPUS}
-    assert {attack.kind for attack in CORPUS if attack.suite and "cuda" not in attack.needs} == kinds
+    assert {attack.kind for attack in CORPUS if "cuda" not in attack.needs} == kinds
     assert len(kinds) >= 14
 
 
@@ -102,7 +102,6 @@ def test_every_file_of_the_corpus_says_what_it_is() -> None:
         assert Status.INFRASTRUCTURE_ERROR not in attack.on_cpu, attack.name
 
 
-@pytest.mark.full
 def test_without_confinement_the_same_attack_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The counter-check: an attack that fails because it is broken would fail here too."""
     nothing = confine.Observed(0, None, error="switched off by a test")
@@ -113,7 +112,6 @@ def test_without_confinement_the_same_attack_succeeds(tmp_path: Path, monkeypatc
         assert outcome.breaches, name
 
 
-@pytest.mark.full
 def test_an_installed_package_shows_a_worker_neither_specs_nor_solutions(tmp_path: Path) -> None:
     """A wheel carries them inside the site-packages that a worker must read."""
     root, package = Path(__file__).parents[1], tmp_path / "site-packages" / "taskfactory"
@@ -140,7 +138,6 @@ def test_a_spread_of_its_own_walls_does_not_lower_the_bound() -> None:
     assert attack.score_ms >= 0.98 * honest.score_ms
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "sign",
     [
@@ -180,7 +177,6 @@ def test_a_killed_supervisor_leaves_no_worker(tmp_path: Path, sign: str) -> None
     assert len(gone) == len(watched)
 
 
-@pytest.mark.full
 def test_what_one_grading_plants_in_its_caches_is_not_there_in_the_next(tmp_path: Path) -> None:
     attack = corpus.find(CORPUS, "poisoned_triton_cache")
     for _ in range(2):

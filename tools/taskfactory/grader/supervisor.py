@@ -12,7 +12,9 @@ import hashlib
 import json
 import os
 import select
+import site
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -298,9 +300,13 @@ def _readable() -> tuple[str, ...]:
 
 
 def _hidden() -> tuple[str, ...]:
-    """Specs and solutions that an installed package carries where a worker has to read modules."""
-    data = Path(__file__).resolve().parent.parent / "_data"
-    return (str(data),) if data.is_dir() else ()
+    """Specs and solutions that installed packages carry where a worker has to read modules.
+
+    Not only those of this package: an editable installation leaves copies beside the other packages.
+    """
+    places = {*sys.path, *site.getsitepackages(), *site.getsitepackages([sys.base_prefix])}
+    packages = {Path(__file__).resolve().parent.parent, *(Path(place, "taskfactory") for place in places if place)}
+    return tuple(sorted(str(package / "_data") for package in packages if (package / "_data").is_dir()))
 
 
 def _devices(device: str) -> tuple[str, ...]:

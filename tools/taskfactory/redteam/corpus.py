@@ -13,7 +13,6 @@ called once when the submission is imported. Its docstring starts with the mecha
     OPTIONS    limits of the job, so that waiting for a time-out is short
     OPEN       a weakness that is known and not yet closed: why, and since when
     RAW        pass on what `attack` returns as it is, instead of as the contract's tensor or tuple
-    SUITE      the representative of its class, run by the fast test suite
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ class Attack:
     options: dict[str, Any] = field(default_factory=dict)
     open: str = ""
     raw: bool = False
-    suite: bool = False
 
     def statuses(self, device: str) -> tuple[Status, ...]:
         """How it must end on "cuda" or "cpu"."""
@@ -114,7 +112,7 @@ def load_attack(path: Path, control: bool) -> Attack:
 
 def _head(tree: ast.Module) -> dict[str, Any]:
     """The upper-case names of the corpus that a module binds to literals."""
-    known = {"CLASS", "EXPECTED", "ON_CPU", "NEEDS", "APPLIES", "COMPARE", "OPTIONS", "OPEN", "RAW", "SUITE"}
+    known = {"CLASS", "EXPECTED", "ON_CPU", "NEEDS", "APPLIES", "COMPARE", "OPTIONS", "OPEN", "RAW"}
     head = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in known:
