@@ -47,7 +47,7 @@ def _overview(held: Sequence[tuple[SpecFile, Certificate]]) -> list[str]:
         lines.append(
             f"| `{file.spec.name}` | {certificate.device} | {file.spec.tol:g} | {_said(honest_use(subjects))} | "
             f"{_said(wrong)} (`{name}`) | {mutants['by_values']} | {mutants['score_by_values']:.3f} | "
-            f"{mutants['counts']['survived']} | {certificate.data['seconds']['all']:.0f} |"
+            f"{mutants['counts']['survived']} | {_seconds(certificate.data)} |"
         )
     return [*lines, ""]
 
@@ -118,6 +118,11 @@ def _task(file: SpecFile, certificate: Certificate) -> list[str]:
     named = {n: reason for n, reason in spec.survivors.items() if not n.startswith("mutants.") and n not in sections}
     lines += [line for name, reason in named.items() for line in (f"- `{name}`: {reason}", "")]
     return lines + [line for text in (*verdict.problems, *verdict.notes) for line in (f"- {text}", "")]
+
+
+def _seconds(data: Mapping[str, Any]) -> str:
+    """What the calibration took, beside whatever else the machine did."""
+    return f"{data['seconds']['all']:.0f}" if "seconds" in data else "-"
 
 
 def _delta(data: Mapping[str, Any]) -> str:
