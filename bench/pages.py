@@ -3,10 +3,11 @@
     python bench/pages.py --out FOLDER                 needs the extras fleet and browser, and a Chromium
     python bench/pages.py --out FOLDER --long 5000     how a page copes with as many gradings of one task
 
-Into a store go the records of our solutions that were graded on a GPU (`--results`), of tasks and sources that are
-still the same, and gradings done now, on the CPU, of submissions that fail: the untouched starter, and three that
-cheat. Then FOLDER holds the store, the report in both forms, and a picture of every kind of page, light, dark and
-narrow. With `--docs` those that the documentation shows are renewed, in few colours so that they stay small.
+Into a store go the records of our solutions that were graded on a GPU (`--results`), with tasks and sources as they
+were then, out of the history of this repository, and gradings done now, on the CPU, of submissions that fail: the
+untouched starter, and three that cheat. Then FOLDER holds the store, the report in both forms, and a picture of every
+kind of page, light, dark and narrow. With `--docs` those that the documentation shows are renewed, in few colours so
+that they stay small.
 
 With `--long` one of the records stands in for all: its copies are made in memory, and sizes and seconds are printed.
 """
@@ -18,13 +19,18 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from taskfactory.altered import altered
+from taskfactory.errors import TaskfactoryError
 from taskfactory.fleet.plan import new_run, read_task
+from taskfactory.load import load_spec
 from taskfactory.report.site import Options, Site, write_site
 from taskfactory.store.records import NewJob, NewResult, StoredTask, sha256
 from taskfactory.store.store import Store, open_store
@@ -44,6 +50,34 @@ IN_DOCS = {
 COLOURS = 256
 
 
+def versions(path: str) -> Iterator[bytes]:
+    """A file of this repository as it is, and then as it was, the newest first."""
+    yield (ROOT / path).read_bytes()
+    git = ["git", "-C", str(ROOT)]
+    log = subprocess.run([*git, "log", "--format=%H", "--", path], capture_output=True, text=True, check=False)
+    for commit in log.stdout.split():
+        yield subprocess.run([*git, "show", f"{commit}:{path}"], capture_output=True, check=False).stdout
+
+
+def task_of(record: dict[str, Any]) -> StoredTask | None:
+    """The task as it was graded."""
+    name = f"{record['task'].replace('-', '_')}.py"
+    with tempfile.TemporaryDirectory() as folder:
+        spec = Path(folder, name)
+        for text in versions(f"specs/{name}"):
+            spec.write_bytes(text)
+            with suppress(TaskfactoryError):  # a version that today's checks refuse
+                if load_spec(spec).digest == record["spec_digest"]:
+                    return read_task(str(spec))
+    return None
+
+
+def source_of(record: dict[str, Any], module: str) -> bytes | None:
+    """The solution that was graded."""
+    wanted = record["submission_sha256"].removeprefix("sha256:")
+    return next((text for text in versions(f"solutions/{module}") if sha256(text) == wanted), None)
+
+
 def add_graded(store: Store, folder: Path) -> int:
     """Keep the committed records of a folder; returns how many."""
     records: list[tuple[StoredTask, bytes, dict[str, Any]]] = []
@@ -51,11 +85,10 @@ def add_graded(store: Store, folder: Path) -> int:
         record = json.loads(path.read_text("utf-8"))
         if not path.stem.startswith(("graded-", "refused-")):
             continue
-        task = read_task(record["task"])
-        module = json.loads(task.files["task.json"])["module"]
-        source = (ROOT / "solutions" / module).read_bytes()
-        if (record["spec_digest"], record["submission_sha256"]) != (task.spec_digest, f"sha256:{sha256(source)}"):
-            print(f"{path}: of another version of the task or of the solution; left out", file=sys.stderr)
+        task = task_of(record)
+        source = task and source_of(record, json.loads(task.files["task.json"])["module"])
+        if task is None or source is None:
+            print(f"{path}: of a task or a solution that is not in the history; left out", file=sys.stderr)
             continue
         for shape in record["shapes"]:
             for old, new in RENAMED.items():
@@ -192,7 +225,10 @@ def main() -> int:
     out: Path = arguments.out
     out.mkdir(parents=True)
     store = open_store(str(out / "pages.db"), create=True)
-    print(f"{add_graded(store, arguments.results)} records of {arguments.results}", file=sys.stderr)
+    graded = add_graded(store, arguments.results)
+    print(f"{graded} records of {arguments.results}", file=sys.stderr)
+    if graded == 0:
+        return 2
     if arguments.long:
         measure_long(Site(store, Options("Copies of one grading")), arguments.long, out)
         store.close()
