@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from taskfactory.grader.ceilings import Peaks
 from taskfactory.grader.clock import Overhead
-from taskfactory.grader.plan import Plan
+from taskfactory.grader.plan import BrokenEnvironment, Plan
 from taskfactory.grader.result import Result, ShapeResult, Status
 from taskfactory.grader.score import ImpossibleTime, Timed, fill_in, total
 
@@ -41,6 +41,7 @@ def result() -> Result:
 def filled(**changes: Any) -> ShapeResult:
     shape = ShapeResult("graded", 1, [1], 1, N)
     shape.metric, shape.score_ms, shape.interval_ms, shape.fraction_of_limit = 100.0, 2.0, [1.6, 2.5], 0.5
+    shape.bounded = True
     for name, value in changes.items():
         setattr(shape, name, value)
     return shape
@@ -135,6 +136,16 @@ def test_the_reward_is_one_at_most_but_one_slow_shape_counts() -> None:
     assert got.reward == 1.0
     total(got, [filled(fraction_of_limit=1.6), filled(fraction_of_limit=0.1)])
     assert got.reward == pytest.approx(0.4)
+
+
+def test_a_time_that_is_not_bounded_ends_it_and_the_first_line_has_no_figures() -> None:
+    with pytest.raises(BrokenEnvironment) as raised:
+        total(result(), [filled(), filled(ordinal=2, bounded=False, delta_ms=0.08, limit_ms=0.237)])
+    public, private = str(raised.value).split("\n")
+    assert public.startswith("graded shape 2: the clock is too noisy")
+    assert "ms" not in public
+    assert "0.08" in private
+    assert "0.237" in private
 
 
 times = st.floats(0.9, 1e4)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from . import ceilings
 from .clock import UNBOUNDED_BELOW, Overhead, shape_time
-from .plan import Plan
+from .plan import BrokenEnvironment, Plan
 from .result import Result, ShapeResult, geometric_mean
 
 
@@ -52,7 +52,18 @@ def fill_in(entry: Timed, measured: dict[str, float], peaks: ceilings.Peaks | No
 
 
 def total(result: Result, shapes: Sequence[ShapeResult]) -> None:
-    """Score, its interval and the reward of a task whose shapes are all filled in."""
+    """Score, its interval and the reward of a task whose shapes are all filled in.
+
+    Raises:
+        BrokenEnvironment: the clock is too noisy to bound a time. The figures are on the message's second line, which
+            is private, since a limit tells of a hidden shape.
+    """
+    unbounded = next((shape for shape in shapes if not shape.bounded), None)
+    if unbounded is not None:
+        raise BrokenEnvironment(
+            f"graded shape {unbounded.ordinal}: the clock is too noisy here; is something else using the device?\n"
+            f"delta {unbounded.delta_ms:.3g} ms against a limit of {unbounded.limit_ms:.3g} ms"
+        )
     metrics, ends, fractions = [], [], []
     for shape in shapes:
         assert shape.metric is not None
