@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 import specimens
 from taskfactory.cli import main
+from taskfactory.cli import validate as validate_command
 from taskfactory.findings import Finding
 
 
@@ -53,6 +54,16 @@ def test_warnings_fail_only_when_strict(here):
     assert validate().exit_code == 0
     assert "TF106" in validate().stdout
     assert validate("--strict").exit_code == 2
+
+
+def test_strict_leaves_calibration_to_its_own_switch(here, monkeypatch):
+    found = [Finding("TF708", "warning", "no certificate from a GPU", "specs/a.py")]
+    monkeypatch.setattr(validate_command, "check_files", lambda *_, **__: (found, [], 1))
+    result = validate("--strict")
+    assert (result.exit_code, result.stderr) == (0, "1 spec: 1 warning\n")
+    found.append(Finding("TF223", "warning", "there is no floor", "specs/a.py"))
+    result = validate("--strict")
+    assert (result.exit_code, result.stderr) == (2, "1 spec: 2 warnings (errors under --strict)\n")
 
 
 def test_json(here):

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from grader.toy import GOOD, write_task
 from taskfactory import grading
-from taskfactory.cli import main
+from taskfactory.cli import calibrate, main
 from taskfactory.errors import InfrastructureError, UsageError
 from taskfactory.fleet import leases
 from taskfactory.fleet.leases import Gpu, Lease, first_gpu
@@ -157,3 +157,23 @@ def test_cuda_sees_the_gpu_that_is_locked(monkeypatch: pytest.MonkeyPatch) -> No
         seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
         assert not Lease(held).acquire()
     assert seen == ["1", held.removeprefix("GPU-")]
+
+
+def test_calibration_and_the_red_team_take_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(calibrate, "_all", lambda *_: seen.append(not Lease("GPU-fake-a").acquire()) or 0)
+    monkeypatch.setattr(supervisor, "cuda_is_there", lambda: True)
+    (tmp_path / "rows.py").write_text(GOOD)
+    attacked = ["redteam", str(write_task(tmp_path / "task")), "--honest", str(tmp_path / "rows.py"), "--device=cuda"]
+    measured = ["calibrate", "based-forward", "--device=cuda"]
+    assert CliRunner().invoke(main, measured).exit_code == 0
+    other = Lease("GPU-fake-a")
+    assert other.acquire()
+    for command in (attacked, measured):
+        done = CliRunner().invoke(main, [*command, "--no-wait"])
+        assert done.exit_code == 3
+        assert "another grading is using Imaginary GPU-fake-a" in done.output
+    # one that calibrates with --jobs holds it for those that it starts
+    assert CliRunner().invoke(main, [*measured, "--has-turn"]).exit_code == 0
+    assert seen == [True, True]
+    other.close()

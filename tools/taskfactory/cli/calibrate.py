@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from taskfactory.cli.turn import NO_WAIT, turn
 from taskfactory.errors import InfrastructureError, SpecError, TaskfactoryError, UsageError
 from taskfactory.findings import color_wanted, failed
 from taskfactory.paths import spec_files
@@ -60,6 +61,8 @@ _TOLD_S = 10.0
     help="Share of the GPU's memory for calibration; with --jobs it is divided among the specs.",
 )
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Specs measured at the same time.")
+@NO_WAIT
+@click.option("--has-turn", is_flag=True, hidden=True, help="Whoever started this holds the GPU.")
 def command(
     specs: tuple[str, ...],
     device: str,
@@ -71,6 +74,8 @@ def command(
     budget_s: float,
     memory_share: float,
     jobs: int,
+    no_wait: bool,
+    has_turn: bool,
 ) -> None:
     """Measure whether the gates of a task let honest work through and stop everything else.
 
@@ -82,12 +87,30 @@ def command(
     Exits with 0 if every task is sound (or every certificate agrees), else with 2; with 3 if one could not be measured.
     """
     paths = spec_files(specs)
+    with turn("cpu" if has_turn or verify else device, no_wait):
+        status = _all(paths, device, seeds, verify, dry_run, svg, grading, budget_s, memory_share, jobs)
+    sys.exit(status)
+
+
+def _all(
+    paths: Sequence[Path],
+    device: str,
+    seeds: Sequence[int],
+    verify: bool,
+    dry_run: bool,
+    svg: Path | None,
+    grading: Path | None,
+    budget_s: float,
+    memory_share: float,
+    jobs: int,
+) -> int:
+    """One spec after the other, or several at once; the exit status."""
     if jobs > 1 and len(paths) > 1:
         options = [f"--device={device}", *(f"--seed={seed}" for seed in seeds), *(["--verify"] if verify else [])]
         options += [*(["--dry-run"] if dry_run else []), *([f"--svg={svg}"] if svg else [])]
         options += [f"--memory-share={memory_share / min(jobs, len(paths))}", f"--budget={budget_s}"]
         options += [f"--grading={grading}"] if grading else []
-        sys.exit(_in_parallel(_longest_first(paths, device), jobs, options))
+        return _in_parallel(_longest_first(paths, device), jobs, [*options, "--has-turn"])
     status = 0
     for path in paths:
         try:
@@ -104,7 +127,7 @@ def command(
 
             report_error(error)
             status = max(status, error.exit_code)
-    sys.exit(status)
+    return status
 
 
 def _longest_first(paths: Sequence[Path], device: str) -> list[Path]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from taskfactory.cli.turn import NO_WAIT, turn
+
 if TYPE_CHECKING:
     from taskfactory.redteam.campaign import Outcome
     from taskfactory.redteam.corpus import Attack
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
 @click.option("--require-tier", type=click.Choice(["partial", "confined", "namespaced"]), default="confined",
               show_default=True, help="Refuse to run attacks in a weaker confinement.")  # fmt: skip
 @click.option("--allow-unconfined", is_flag=True, help="Run them even where nothing confines them. Do not.")
+@NO_WAIT
 @click.option("--json", "as_json", is_flag=True, help="Print the outcomes as JSON.")
 def command(
     task: str | None, names: tuple[str, ...], kinds: tuple[str, ...], list_only: bool, honest: Path | None,
-    device: str, calls: int | None, jobs: int, require_tier: str, allow_unconfined: bool, as_json: bool,
+    device: str, calls: int | None, jobs: int, require_tier: str, allow_unconfined: bool, no_wait: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Attack the grader on TASK (a task name, a spec file or a built bundle).
 
@@ -53,18 +57,16 @@ def command(
         raise click.UsageError("name a task, a spec file or a bundle, or use --list")
     tier = "unconfined" if allow_unconfined else require_tier
     options: dict[str, object] = {"calls": calls, "require_tier": tier}
-    outcomes = _attacked(task, chosen, honest, device, jobs, options, as_json)
+    outcomes = _attacked(task, chosen, honest, device, jobs, options, no_wait, as_json)
     sys.exit(0 if all(o.verdict in ("held", "skipped") for o in outcomes) else 1)
 
 
 def _attacked(
     name: str, chosen: list[Attack], honest: Path | None, device: str, jobs: int, options: dict[str, object],
-    as_json: bool,
+    no_wait: bool, as_json: bool,
 ) -> list[Outcome]:  # fmt: skip
     import dataclasses
-    from contextlib import nullcontext
 
-    from taskfactory.fleet.leases import first_gpu
     from taskfactory.grader.result import dumps
     from taskfactory.grader.supervisor import resolve_device
     from taskfactory.grading import load, task_directory
@@ -76,8 +78,7 @@ def _attacked(
         facts = load(directory)
         source = honest_source(facts, Path(name) if Path(name).is_dir() else None, honest)
         applicable = [attack for attack in chosen if attack.applicable(facts.name, facts.compare)]
-        turn = first_gpu(True, lambda text: click.echo(text, err=True)) if device == "cuda" else nullcontext()
-        with turn:
+        with turn(device, no_wait):
             against, outcomes = run_campaign(
                 applicable, directory, facts, source, device, _show_progress, jobs, **options
             )

@@ -1,4 +1,4 @@
-"""Waiting for one's turn on a GPU; shared by `grade` and `measure`."""
+"""Waiting for one's turn on a GPU; for every command that times or fills one."""
 
 from __future__ import annotations
 
