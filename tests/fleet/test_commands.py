@@ -73,7 +73,7 @@ def test_run_report_and_regrade_with_the_real_grader(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert results[0].record != results[2].record
     page = Site(store, Options()).render("task/row-scale.html")
-    assert "Verified, not timed" in page
+    assert "outputs are checked here and nothing is timed" in page
     store.close()
 
 
